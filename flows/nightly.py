@@ -29,8 +29,10 @@ from flows.promotion.nights import (
     decision_name,
     is_unchanged,
     last_nightly,
+    name_rematches,
     new_rows,
 )
+from flows.recipe.code import runs_code
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.blocks import Block, Heading, Paragraph, Span, code
 from flows.report.gate_blocks import gate_table
@@ -203,12 +205,17 @@ def _run_of(store: Store, champion: Champion) -> RunRecord:
 
 def _evaluate(prepared: Prepared, run: RunRecord, opponent: RunRecord | None, watch: Watch) -> None:
     """Have the opponent answer the candidate's prompts, held-out ones and suites, where it has not.
+    What it answers is on record before, so that `lyceum gc` leaves it alone until the decision.
     Raises Stopped and StageFailed."""
     targets = dict.fromkeys(context().settings.local_kinds, "local")
     data = str(prepared.data) if prepared.data else None
+    found = rematches(prepared.store, run, opponent)
+    if found:
+        name_rematches(prepared.store, run.run_id, [spec.key for spec in found])
     specs = [
         spec.model_copy(update={"target": targets.get(spec.kind, spec.target), "data": data})
-        for spec in rematches(prepared.store, run, opponent)
+        for spec in found
+        if not runs_code(spec.config)  # it is made, or `rematches` would have refused it
     ]
     jobs = [(spec, submit_stage(spec)) for spec in specs]
     for _, future in jobs:

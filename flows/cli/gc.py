@@ -28,16 +28,12 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
+from flows.cli.dropping import check_drop, drop_run, remove
 from flows.cli.needs import Needs
 from flows.cli.unsent import discard_unsent, unsent
-from flows.promotion.champion import protected
-from flows.runs.record import record_name, run_status
 from infra.backend import JobBackend
 from infra.context import context
 from infra.settings import Settings
@@ -47,9 +43,7 @@ from infra.store.objects import Found
 from infra.store.store import Store, attempt_file
 from infra.targets import open_backend
 from infra.tpu.reaper import unfinished
-from schemas.base import InputError, nearest
 from schemas.job import JobSpec
-from schemas.reports import RunRecord
 
 SMALL = ("lease.json", "job.json", "status.json", "log.txt")
 """Files of an attempt that stay as long as a run names the key."""
@@ -116,7 +110,7 @@ def collect_garbage(
         InputError: a run to drop is unknown, still running or a champion's, a run record cannot be
             read, or something cannot be removed.
     """
-    _check_drop(store, drop)
+    check_drop(store, drop)
     needs = Needs(store, drop)
     sweep = _Sweep(store, needs.keys)
     found = [*_runs(store, drop), *sweep.garbage(), *_exports(store)]
@@ -130,29 +124,13 @@ def collect_garbage(
     used = busy | {key for one in busy for key in _job_inputs(store, one)}
     found = [item for item in found if item.key not in used]
     if delete:
-        _check_drop(store, drop)  # leases were watched meanwhile
+        check_drop(store, drop)  # leases were watched meanwhile
         needs.look()
         _delete_without_keys(store, found)
         kept = _with_machines(store, (keys - used - needs.begun()) & sweep.machines, say)
         doomed = [item for item in found if item.key and item.key not in kept]
         _delete_keys(store, doomed, free, settings.lease_seconds, needs)
     return found
-
-
-def _check_drop(store: Store, drop: Collection[str]) -> None:
-    known, champions = (store.list_runs(), protected(store)) if drop else ([], {})
-    for run in drop:
-        if run not in known:
-            raise InputError(f"unknown run {run!r} in store {store.uri}.{nearest(run, known)}")
-        if run in champions:
-            raise InputError(f"run {run!r} cannot be dropped: {champions[run]}.")
-        with suppress(ValidationError):
-            record = RunRecord.model_validate_json(store.read_bytes(record_name(run)) or b"")
-            if run_status(record) == "running":
-                raise InputError(
-                    f"run {run!r} is running (process {record.process and record.process.pid});"
-                    " stop it before dropping it."
-                )
 
 
 def _job_inputs(store: Store, key: str) -> set[str]:
@@ -319,7 +297,7 @@ def _here(store: Store) -> Store:
 def _delete_without_keys(store: Store, found: Iterable[Garbage]) -> None:
     for item in found:
         if item.kind == "run":
-            _remove(store, item.name)
+            drop_run(store, item.name.removeprefix("runs/"))
             item.deleted = True
         elif item.kind == "temporary":
             (store.path("work").parent / item.name).unlink(missing_ok=True)
@@ -382,14 +360,5 @@ def _delete_item(
                 continue
             if not mine():
                 return
-            _remove(place, one)
+            remove(place, one)
     item.deleted = not named
-
-
-def _remove(store: Store, name: str) -> None:
-    store.remove(name)
-    if next(store.objects(name), None) is not None:
-        raise InputError(
-            f"{store.location(name)} could not be removed; see whether you may write there, and run"
-            " the same command again."
-        )

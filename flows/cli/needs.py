@@ -1,5 +1,5 @@
 """What the runs on record need of a store: the stage keys that their records name, and of a night
-the evaluations behind its decision."""
+the evaluations that its decision is going to rest on, or rests on."""
 
 import re
 import time
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pydantic import ValidationError
 
-from flows.promotion.nights import DECISION, Decision
+from flows.promotion.nights import DECISION, REMATCHES, needed_by_night
 from flows.runs.record import in_full, record_name
 from infra.store.store import Store, manifest_name, parse_manifest
 from schemas.base import InputError, problem_text
@@ -86,7 +86,8 @@ class Needs:
     def look(self) -> None:
         """Look at the records now."""
         self._looked = time.monotonic()
-        decided = [found.name for found in self._store.each("runs", DECISION)]
+        files = (DECISION, REMATCHES)
+        named = [found.name for file in files for found in self._store.each("runs", file)]
         runs = [run for run in self._store.list_runs() if run not in self._drop]
         changing = {run: record_name(run) for run in runs if run not in self._over}
         self._now = set().union(*(self._over[run] for run in runs if run in self._over))
@@ -98,13 +99,15 @@ class Needs:
             if record.status != "running":
                 self._over[run] = keys
             self._now |= keys
-        known = [name for name in decided if name.split("/")[1] in runs]
+        known = [name for name in named if name.split("/")[1] in runs]
         unread = [name for name in known if name not in self._decided]
         for name, raw in zip(unread, self._store.read_all(unread), strict=True):
             # one that cannot be read is passed over by everybody: it can be made again
             with suppress(ValidationError):
-                decision = Decision.model_validate_json(raw or b"")
-                self._decided[name] = {evaluation.key for evaluation in decision.gate.evaluations}
+                keys = needed_by_night(name.rpartition("/")[2], raw or b"")
+                self._now |= keys
+                if name.endswith(f"/{DECISION}"):
+                    self._decided[name] = keys
         self._now |= set().union(*(self._decided.get(name, ()) for name in known))
 
     def names_files(self, name: str) -> bool:

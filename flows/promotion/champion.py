@@ -24,8 +24,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from flows.runs.effects import METRICS
-from flows.runs.record import read_run, run_status
-from flows.runs.results import left_out_text, read_results
+from flows.runs.record import read_run, record_name, run_status
+from flows.runs.results import RunResults, left_out_text, read_results
 from infra.store.store import Store, data_name
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.base import InputError, Sealed, nearest
@@ -103,9 +103,12 @@ def promote(
 
     Raises:
         InputError: the run did not succeed, has no trained model, or an artifact of it is gone or
-            damaged.
+            damaged; or `lyceum gc` has dropped the run.
     """
-    stage, manifest = _verified(store, run)
+    results = read_results(store, run)
+    stage, manifest = _verified(results)
+    if store.read_bytes(record_name(run.run_id)) is None:  # to verify a model takes minutes
+        raise InputError(f"run {run.run_id!r} was dropped meanwhile, and cannot be promoted.")
     entry = Champion(
         number=1,
         recipe=run.recipe.name,
@@ -114,7 +117,7 @@ def promote(
         stage=stage.name,
         model=manifest.ref(),
         weights=data_name(manifest),
-        metrics=_rates(run, stage),
+        metrics=_rates(results, stage.name),
         why=why,
         by=by,
         at=time.time(),
@@ -301,28 +304,26 @@ def _read(store: Store, recipe: str, number: int) -> Champion | None:
     return entry
 
 
-def _verified(store: Store, run: RunRecord) -> tuple[StageRecord, Manifest]:
+def _verified(results: RunResults) -> tuple[StageRecord, Manifest]:
     """The stage whose model is to be promoted, and its manifest. Every artifact of the run is
     verified. Raises InputError."""
-    stage, results = model_of(run), read_results(store, run)
+    stage = model_of(results.record)
     manifest = results.stages[stage.name].manifest
     if results.left_out or manifest is None:
         raise InputError(
-            f"run {run.run_id!r} cannot be promoted: {left_out_text(results.left_out)}. Run the"
-            " recipe again, which makes what is missing, and promote that run."
+            f"run {results.record.run_id!r} cannot be promoted: {left_out_text(results.left_out)}."
+            " Run the recipe again, which makes what is missing, and promote that run."
         )
     return stage, manifest
 
 
-def _rates(run: RunRecord, model: StageRecord) -> dict[str, float]:
+def _rates(results: RunResults, model: str) -> dict[str, float]:
     """The model's rates in its run's evaluations."""
-    policies = {stage.name: stage.inputs.get("policy") for stage in run.recipe.stages}
-    evaluations = [stage for stage in run.stages if policies[stage.name] == model.name]
     found = (
         (metric.name, stage.metrics.get(metric.name))
         for metric in METRICS
-        for stage in reversed(evaluations)  # the first one counts
-        if stage.kind == metric.kind
+        for stage in reversed(results.evaluations_of(model))  # the first one counts
+        if stage.spec.kind == metric.kind
     )
     return {name: rate for name, rate in found if rate is not None}
 

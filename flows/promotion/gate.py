@@ -17,6 +17,7 @@ from flows.promotion.looks import BASE, Answers, Finding
 from flows.promotion.rematch import Match, meet
 from flows.recipe.code import runs_code
 from flows.runs.record import read_run
+from flows.runs.wording import amount
 from infra.store.store import Store
 from schemas.artifact import ArtifactRef
 from schemas.base import InputError, StrictModel, digest
@@ -72,7 +73,7 @@ def gate(
         name = model_of(candidate).name
         why = (
             "its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy ="
-            f' "{name}"'
+            f' "{name}", and without shots'
         )
         return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
     answers = {
@@ -109,8 +110,9 @@ def same_model(one: RunRecord, other: RunRecord) -> bool:
 
 def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) -> list[JobRequest]:
     """The jobs, without attempt and `data`, that evaluate the champion (the base, when there is
-    none) as the candidate was, where the evaluations in the store do not compare the two. They are
-    cached by key like every stage, so that `gate` finds their artifacts.
+    none) as the candidate was, where the evaluations in their runs do not compare the two. They are
+    cached by key like every stage, so that `gate` finds their artifacts; those that are made
+    already are named, too, since they stand on no other record.
 
     Raises:
         InputError: one of them would run code, which takes a person who names its file.
@@ -118,14 +120,14 @@ def rematches(store: Store, candidate: RunRecord, champion: RunRecord | None) ->
     if champion is not None and same_model(candidate, champion):
         return []
     matches, _ = meet(store, candidate, champion)
-    specs = [match.spec for match in matches if match.spec and match.made is None]
-    if own := [spec.stage for spec in specs if runs_code(spec.config)]:
+    left = [match.spec for match in matches if match.spec and match.made is None]
+    if own := [spec.stage for spec in left if runs_code(spec.config)]:
         raise InputError(
             f"{own[0]} would run code of run {candidate.run_id!r}, a metric function, and only"
             " `lyceum run --code FILE` on a command line does that. Leave config.metrics out of"
             " what is compared by night."
         )
-    return specs
+    return [match.spec for match in matches if match.spec]
 
 
 def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]:
@@ -142,8 +144,8 @@ def decide(rules: GateSpec | None, found: Sequence[Finding]) -> tuple[bool, str]
     broken = [*lost, *missed]
     if not broken:
         said = [f"won: {_texts(won)}"] if won else []
-        rule = f"rule{'s' if len(guards) > 1 else ''}"
-        said += [f"no loss beyond the margin, by {len(guards)} {rule}"] if guards else []
+        kept = f"no loss beyond the margin, by {amount(len(guards), 'rule')}"
+        said += [kept] if guards else []
         return True, "; ".join(said)
     reasons = {
         "lost": [one for one in lost if one.outcome == "failed"],

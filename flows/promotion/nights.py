@@ -5,6 +5,7 @@ Rows are compared by content, since their files grow, are split and renamed.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from flows.promotion.champion import Champion
@@ -13,6 +14,7 @@ from flows.recipe.explain import outlook
 from flows.recipe.resolve import ResolvedRecipe
 from flows.runs.record import record_name
 from flows.runs.results import read_results
+from flows.runs.wording import amount
 from infra.store.store import Store
 from schemas.base import InputError, StrictModel, digest
 from schemas.reports import RunRecord
@@ -34,10 +36,10 @@ class NewRows(StrictModel):
         """Say for people: `3,282 rows, 57 new, 0 changed, 3 gone since
         tiny-20261121-020000-ab12`."""
         if self.since is None:
-            return f"{self.rows:,} rows, nothing to compare them with"
+            return f"{amount(self.rows, 'row')}, nothing to compare them with"
         return (
-            f"{self.rows:,} rows, {self.new:,} new, {self.changed:,} changed, {self.gone:,} gone"
-            f" since {self.since}"
+            f"{amount(self.rows, 'row')}, {self.new:,} new, {self.changed:,} changed,"
+            f" {self.gone:,} gone since {self.since}"
         )
 
 
@@ -58,13 +60,37 @@ class Decision(StrictModel):
     decided: float
 
 
-DECISION = "nightly.json"
+class Rematches(StrictModel):
+    """`runs/<run_id>/rematches.json`: the keys of evaluations that a nightly run compares by and
+    that are none of its stages, named before anybody looks for them."""
+
+    keys: tuple[str, ...]
+
+
+DECISION, REMATCHES = "nightly.json", "rematches.json"
 """Beside the run record of a nightly run."""
 
 
 def decision_name(run_id: str) -> str:
     """The decision's name in the store."""
     return f"runs/{run_id}/{DECISION}"
+
+
+def name_rematches(store: Store, run_id: str, keys: Iterable[str]) -> None:
+    """Put these keys on record, beside those that are there."""
+    name = f"runs/{run_id}/{REMATCHES}"
+    before = store.read_json(name, Rematches)
+    named = Rematches(keys=tuple(dict.fromkeys([*(before.keys if before else ()), *keys])))
+    if named != before:
+        store.write_json(name, named)
+
+
+def needed_by_night(file: str, raw: bytes) -> set[str]:
+    """The keys of evaluations that a file of a nightly run, DECISION or REMATCHES, names. Raises
+    pydantic.ValidationError: it is damaged."""
+    if file == REMATCHES:
+        return set(Rematches.model_validate_json(raw).keys)
+    return {one.key for one in Decision.model_validate_json(raw).gate.evaluations}
 
 
 def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None:

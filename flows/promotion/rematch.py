@@ -19,7 +19,6 @@ from schemas.base import StageFailed
 from schemas.evaluation import EvalItem, EvalPrompt
 from schemas.job import JobRequest
 from schemas.reports import RunRecord, StageRecord
-from tasks.contract.kind import Product
 
 
 @dataclass(frozen=True)
@@ -102,14 +101,12 @@ def meet(
 
 
 def _evaluations(run: RunResults, model: str, *, whole: bool) -> list[StageOutput]:
-    """A model's evaluations in its run that the store still has, in file order. Reads no answers,
-    which another version of Lyceum may have written in its own way.
+    """`RunResults.evaluations_of` that the store still has.
 
     Args:
         whole: raise StageFailed for one that is gone or damaged, which would silently drop a rule.
     """
-    found = run.producing(Product.ANSWERS)
-    of_model = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
+    of_model = run.evaluations_of(model)
     if whole and (left_out := {stage.name: stage.problem for stage in of_model if stage.problem}):
         raise StageFailed(
             f"run {run.record.run_id!r} cannot be judged, because that would leave something out:"

@@ -12,7 +12,7 @@ from flows.report.rates import change_cell, level_text
 from flows.runs.compare import ABSENT_STAGE
 from flows.runs.effects import ALL, Part
 from flows.runs.pairing import pairing_text
-from flows.runs.wording import bounds, duration, gap
+from flows.runs.wording import amount, bounds, duration, gap
 from infra.store.store import Store
 from schemas.base import digest
 from tasks.statistics.intervals import Interval
@@ -103,17 +103,18 @@ def seeds_table(found: Row) -> ui.Table:
 
 def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
     """The rates over all prompts, those in parts, and metric functions: (title, table)."""
-    found: dict[tuple[str, str, Part], list[Row | None]] = {}
+    found: dict[tuple[str, str, str, Part], list[Row | None]] = {}
     for number, one in enumerate(comparisons):
         for row in one["metrics"]:
-            place = row["label"], row["model"], Part(row["suite"], row["domain"])
+            part = Part(row["suite"], row["domain"])
+            place = row["kind"], row["metric"], row["model"], part
             found.setdefault(place, [None] * len(comparisons))[number] = row
     rows: dict[str, list[tuple[ui.Text | ui.Cell, ...]]] = {_OVERALL: [], _INSIDE: [], _OWN: []}
-    for (label, model, part), sides in found.items():
+    for (*_, model, part), sides in found.items():
         row = next(filter(None, sides))
         first = _rate_text(row["a"], row["quantity"])
         title = _OWN if row["quantity"] else _OVERALL if part == ALL else _INSIDE
-        rows[title].append((label, model, part.label, first, *_sides(sides)))
+        rows[title].append((row["label"], model, part.label, first, *_sides(sides)))
     for title, shown in rows.items():
         difference = "difference" if title == _OWN else "difference, points"
         numbers = range(2, len(comparisons) + 2)
@@ -134,8 +135,8 @@ def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
             continue
         change = row["difference"]
         interval = Interval(change["low"], change["high"])
-        unpaired = f"{row['a']['n']} and {row['b']['n']}, unpaired"
-        asked = f"{row['b']['n']} prompts" if row["paired"] else unpaired
+        unpaired = f"{row['a']['n']:,} and {row['b']['n']:,}, unpaired"
+        asked = amount(row["b"]["n"], "prompt") if row["paired"] else unpaired
         yield change_cell(change["value"], interval, row["direction"], row["quantity"], asked)
 
 

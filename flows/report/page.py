@@ -18,6 +18,7 @@ from flows.runs.effects import EXACT, FORMAT, SAFE, Metric, outcomes, overall_ef
 from flows.runs.results import RunResults
 from flows.runs.wording import (
     TONES,
+    amount,
     bounds,
     change_text,
     duration,
@@ -182,7 +183,7 @@ def _levels(run: RunResults, metric: Metric) -> Iterator[ui.Box]:
     """The level of a model without another to compare with."""
     for model in run.evaluated(metric.kind):
         if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
-            basis = f"{model.name} {bounds(rate.interval)}; {rate.n} prompts"
+            basis = f"{model.name} {bounds(rate.interval)}; {amount(rate.n, 'prompt')}"
             basis += "; nothing to compare with"
             yield _framed(metric, percent(rate.value), [ui.Paragraph(ui.small(basis))])
 

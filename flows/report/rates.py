@@ -12,7 +12,7 @@ from typing import Any
 from flows.report.blocks import Cell, Column, Table, Text, small, strong
 from flows.runs.effects import SAFE, Direction, parts
 from flows.runs.results import RunResults
-from flows.runs.wording import TONES, bounds, gap, label, level
+from flows.runs.wording import TONES, amount, bounds, gap, label, level
 from schemas.evaluation import EvalItem
 from tasks.contract.kind import Outcome
 from tasks.contract.kinds import evaluation_of
@@ -89,8 +89,8 @@ def rate_rows(
 
 def asked(sizes: Sequence[int]) -> str:
     """How many prompts the columns were asked: `200 prompts`, or `150 to 200 prompts`."""
-    said = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
-    return f"{said} prompt{'s' * (max(sizes) > 1)}"
+    fewest = f"{min(sizes):,} to " if min(sizes) < max(sizes) else ""
+    return fewest + amount(max(sizes), "prompt")
 
 
 def rates_table(

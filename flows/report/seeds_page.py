@@ -68,7 +68,7 @@ def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Blo
     found = {metric: (runs.overall(metric), runs.stages(metric)) for metric in runs.metrics}
     for metric, (overall, stages) in found.items():
         if stages:
-            yield ui.Heading(f"{metric.label.capitalize()}: what each stage changed", 3)
+            yield ui.Heading(f"What each stage changed: {metric.label}", 3)
             yield ui.card(effects_table(metric, [*overall, *stages], list(records)))
             if inside := runs.parts(metric):
                 table = parts_table(inside, [(one.stage, one.since) for one in stages])

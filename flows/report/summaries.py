@@ -9,7 +9,7 @@ from flows.recipe.resolve import ResolvedRecipe
 from flows.report import blocks as ui
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
 from flows.runs.results import RunResults
-from flows.runs.wording import Tone, duration, headline
+from flows.runs.wording import Tone, amount, duration, headline
 from infra.store.store import Store
 from schemas.reports import RunRecord
 
@@ -83,8 +83,8 @@ def plan_page(resolved: ResolvedRecipe, store: Store) -> Iterator[ui.Block]:
     expected = "how long that takes is not known"
     if seconds is not None:
         expected = f"expected to take {duration(seconds)}, judging by earlier runs"
-    some = f"{runs} of {len(stages)} stages will run; {expected}."
-    yield some if runs else f"All {len(stages)} stages are cached; nothing will run."
+    some = f"{runs} of {amount(len(stages), 'stage')} will run; {expected}."
+    yield some if runs else f"Cached: {amount(len(stages), 'stage')}; nothing will run."
     yield stages_planned(stages)
     differing: list[tuple[Tone, ui.Text]] = []
     for one in outlooks:

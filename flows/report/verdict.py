@@ -24,6 +24,7 @@ from flows.runs.results import BASE, RunResults
 from flows.runs.wording import (
     TONES,
     Tone,
+    amount,
     change_text,
     duration,
     listed,
@@ -88,7 +89,7 @@ def _overall(run: RunResults, effect: Effect) -> str:
     before, after = percent(change.before.value), percent(change.after.value)
     both = f"{change.before.n:,} and " if not change.paired else ""
     asked, model = (
-        f"{both}{change.after.n:,} held-out prompts",
+        f"{both}{amount(change.after.n, 'held-out prompt')}",
         short_model(run.record.recipe.model),
     )
     last = "training" if effect.stage == [*run.models][-1] else effect.stage
@@ -199,7 +200,8 @@ def _safety(run: RunResults) -> Iterator[str]:
             level = percent(change.change.before.value)
             before = f" ({level} {_start(change, 'training')})"
         whose = "" if models[-1].name == [*run.models][-1] else f" of {models[-1].name}"
-        yield f"Safety{whose}: {percent(safe.value)} of {safe.n:,} answers are safe{before}."
+        asked = amount(safe.n, "answer") + (" is" if safe.n == 1 else " are")
+        yield f"Safety{whose}: {percent(safe.value)} of {asked} safe{before}."
     if correct := last.get(CORRECT.name):
         controls = [safety_outcomes(answers) for answers in control_items(items).values()]
         best = max((rates[CORRECT.name].value for rates in controls), default=0.0)

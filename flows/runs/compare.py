@@ -43,11 +43,11 @@ def compare_runs(
         One comparison for each of `others`:
         a, b: each run in short.
         verdict: the last models compared, one sentence per metric.
-        metrics: a row per metric, model, suite and domain (None: all) that both runs measured: the
-            rate in `a` and in `b`, `difference` (b - a), all fractions of 1 with `low` and `high`,
-            or, where it is a `quantity` (a metric function), means in its own unit; `p` after
-            correction; whether it is `paired`; its `direction`: gain, loss or unclear; whether both
-            have the `same_answers`, because one artifact serves both runs.
+        metrics: a row per metric (of a kind of evaluation), model, suite and domain (None: all)
+            that both runs measured: the rate in `a` and in `b`, `difference` (b - a), all fractions
+            of 1 with `low` and `high`, or, where it is a `quantity` (a metric function), means in
+            its own unit; `p` after correction; whether it is `paired`; its `direction`: gain, loss
+            or unclear; whether both have the `same_answers`, because one artifact serves both runs.
         recipes: every field in which the recipes differ, or the configs, VERSIONs and dependencies
             that the artifacts were made with; a side that lacks the field has no value.
         stages: a row per stage: status, seconds and cost in either run, and whether both used the

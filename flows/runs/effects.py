@@ -14,6 +14,7 @@ count, since its p-value could never be small (Tarone 1990).
 """
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,6 +60,7 @@ class Metric:
     def row(self, part: "Part") -> dict[str, Any]:
         """The first fields of a JSON row about the metric in a part."""
         return {
+            "kind": self.kind,
             "metric": self.name,
             "label": self.label,
             "quantity": self.quantity,
@@ -76,12 +78,23 @@ METRICS = tuple(
 
 
 def metrics_of(*runs: RunResults) -> list[Metric]:
-    """The headlines, and the metric functions that models of the runs were measured by."""
-    found = list(METRICS)
-    for kind in kinds_producing(Product.ANSWERS):
-        items = [item for run in runs for one in run.evaluated(kind) for item in one.items(kind)]
-        found += [Metric(kind, name, name, one) for name, one in measured_in(items).items()]
-    return found
+    """The headlines, and the metric functions that models of the runs were measured by; a function
+    of two kinds of evaluation is called after the kind, too."""
+    found = {
+        kind: measured_in(
+            [item for run in runs for one in run.evaluated(kind) for item in one.items(kind)]
+        )
+        for kind in kinds_producing(Product.ANSWERS)
+    }
+    kinds = Counter(name for functions in found.values() for name in functions)
+    return [
+        *METRICS,
+        *(
+            Metric(kind, name, name if kinds[name] == 1 else f"{name} in {kind}", one)
+            for kind, functions in found.items()
+            for name, one in functions.items()
+        ),
+    ]
 
 
 _BY_MEASURE = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flows.recipe.explain import total
-from flows.runs.wording import duration, listed
+from flows.runs.wording import amount, duration, listed
 from schemas.recipe import Recipe
 from schemas.reports import RunRecord
 
@@ -35,7 +35,7 @@ class Forecast:
         cached = [one["name"] for one in self.stages if one["cached"]]
         runs = [one["name"] for one in self.stages if not one["cached"]]
         known = f", {len(cached)} cached: {listed(cached)}" if cached else ""
-        said = [f"{len(self.stages)} stages{known}. To run: {listed(runs) or 'nothing'}."]
+        said = [f"{amount(len(self.stages), 'stage')}{known}. To run: {listed(runs) or 'nothing'}."]
         return [*said, self._expected(runs)] if runs else said
 
     def _expected(self, runs: Sequence[str]) -> str:

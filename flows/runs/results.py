@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from flows.runs.wording import amount
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StrictModel, problem_text
@@ -180,6 +181,14 @@ class RunResults:
         kinds = kinds_producing(*products)
         return [stage for stage in self.stages.values() if stage.spec.kind in kinds]
 
+    def evaluations_of(self, model: str) -> list[StageOutput]:
+        """A model's evaluations without worked examples, in file order: those that compare it with
+        others. Reads no answers, which another version of Lyceum may have written in its own
+        way."""
+        found = self.producing(Product.ANSWERS)
+        mine = [stage for stage in found if stage.spec.inputs.get("policy", BASE) == model]
+        return [stage for stage in mine if not shots_of(stage)]
+
     @property
     def left_out(self) -> dict[str, str]:
         """Stages whose artifacts are gone or damaged, and why. Whoever shows the run has to say
@@ -194,11 +203,10 @@ class RunResults:
             models[stage.name] = Model(
                 stage.name, stage.spec.kind, stage.spec.inputs.get("policy", BASE)
             )
-        for stage in self.producing(Product.ANSWERS):
-            if stage.items and not shots_of(stage):
-                models[stage.spec.inputs.get("policy", BASE)].evaluations.setdefault(
-                    stage.spec.kind, []
-                ).append(stage)
+        for name, model in models.items():
+            for stage in self.evaluations_of(name):
+                if stage.items:
+                    model.evaluations.setdefault(stage.spec.kind, []).append(stage)
         return models
 
     @cached_property
@@ -210,7 +218,7 @@ class RunResults:
             for stage in self.producing(Product.ANSWERS):
                 mine = stage.spec.inputs.get("policy", BASE) == name
                 if mine and stage.items and (shots := shots_of(stage)):
-                    called = f"{name}, {shots} example{'s' if shots > 1 else ''}"
+                    called = f"{name}, {amount(shots, 'example')}"
                     shown = found.setdefault(called, Model(called, model.kind, None))
                     shown.evaluations.setdefault(stage.spec.kind, []).append(stage)
         return found
@@ -238,8 +246,9 @@ class RunResults:
 
 
 def shots_of(stage: StageOutput) -> int:
-    """How many worked examples an evaluation stage shows before each prompt."""
-    return int((stage.manifest.config if stage.manifest else {}).get("shots") or 0)
+    """How many worked examples an evaluation stage shows before each prompt; by its recipe where
+    its artifact is gone."""
+    return int((stage.manifest or stage.spec).config.get("shots") or 0)
 
 
 def left_out_text(left_out: Mapping[str, str]) -> str:

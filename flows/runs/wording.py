@@ -99,11 +99,16 @@ def difference_text(value: float, interval: "Interval", quantity: bool) -> str:
     return f"{gap(value, quantity)}{unit} {bounds(interval, True, quantity)}"
 
 
+def amount(count: int, thing: str) -> str:
+    """0 prompts, 1 prompt, 1,319 prompts"""
+    return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
 def sample_text(change: "Change") -> str:
     """How many prompts a difference rests on: `360 prompts, paired`."""
     if change.paired:
-        return f"{change.after.n} prompt{'s' * (change.after.n > 1)}, paired"
-    return f"{change.before.n} and {change.after.n} prompts, unpaired"
+        return f"{amount(change.after.n, 'prompt')}, paired"
+    return f"{change.before.n:,} and {amount(change.after.n, 'prompt')}, unpaired"
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:

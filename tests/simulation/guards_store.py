@@ -113,7 +113,7 @@ def _no_cancel(self: Any, handle: JobHandle) -> None:
 def _no_discard(store: Store, needs: Needs, item: Any, key: str, held: str, mine: Any) -> None:
     place = gc._here(store) if item.kind == "cache" else store
     for name in sorted(item.names):
-        gc._remove(place, name) if name != f"work/{key}" else None
+        gc.remove(place, name) if name != f"work/{key}" else None
     item.deleted = True
 
 

@@ -8,7 +8,7 @@ from flows.report.blocks import Block, Details, Paragraph, Table, Text, card, sm
 from flows.report.section import Section
 from flows.runs.effects import METRICS, Effect, overall_effect, stage_effects
 from flows.runs.results import RunResults
-from flows.runs.wording import percent, points
+from flows.runs.wording import amount, percent, points
 from tasks.contract.kinds import evaluation_of
 from tasks.evaluation import sampled
 from tasks.statistics.power import detectable_effect, needed_n
@@ -49,7 +49,7 @@ def blocks(run: RunResults) -> list[Block]:
     shown: list[Block] = []
     if effects := comparisons(run):
         found = sum(effect.direction != "unclear" for effect in effects)
-        summary = f"{len(effects)} comparisons, of which {found} found something"
+        summary = f"{amount(len(effects), 'comparison')}, of which {found} found something"
         table = Table(_COMPARED, [_row(effect) for effect in effects])
         folded = Details(summary, [table, Paragraph(_POWER, "note")], open=len(effects) < 7)
         shown += [_INTRODUCTION, folded]

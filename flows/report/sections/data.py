@@ -16,7 +16,7 @@ from flows.report import plots
 from flows.report.html import tag
 from flows.report.section import Section
 from flows.runs.results import RunResults, StageOutput
-from flows.runs.wording import percent
+from flows.runs.wording import amount, percent
 from schemas.base import clip
 from schemas.examples import Domain, Grounding
 from tasks.cleaning.rules import SPLITS
@@ -113,7 +113,7 @@ def _facts(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         asked = sum(count for *_, count in top_up["wanted"])
         usd = sum(teacher.get("usd", 0.0) for teacher in top_up["teachers"])
         given = f"{top_up['given']:,} given, {usd:.2f} US dollars"
-        yield f"top-up {number}", f"{asked:,} rows asked of the teachers, {given}"
+        yield f"top-up {number}", f"{amount(asked, 'row')} asked of the teachers, {given}"
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -193,7 +193,7 @@ def _source(stage: StageOutput) -> list[ui.Block]:
         )
     rows = [(domain, family, str(n)) for (domain, family), n in sorted(families.items())]
     by_family = ui.Table(("domain", ui.Column("family", "text"), "rows"), rows)
-    title = f"{stage.name}: {families.total()} rows kept, {dropped} dropped"
+    title = f"{stage.name}: {amount(families.total(), 'row')} kept, {dropped:,} dropped"
     return [
         ui.card(ui.Heading(title, 3), *shown, ui.Details("Rows by family", [by_family], classes=""))
     ]

@@ -45,7 +45,7 @@ def blocks(run: RunResults) -> list[ui.Block]:
     for place, (metric, one) in enumerate(maps):
         summary = f"{metric.label.capitalize()}: change in percentage points"
         if metric.quantity:
-            summary = f"{metric.name}, a metric function: change in its own unit"
+            summary = f"{metric.label}, a metric function: change in its own unit"
         found.append(ui.Details(summary, [one], open=place == 0 or len(one.rows) < 3))
     found += [ui.Paragraph(_CELLS, "note")] if maps else []
     found += [ui.card(table)] if table else []

@@ -6,7 +6,7 @@ from typing import Any
 from flows.report.blocks import Block, Cell, Column, Heading, Paragraph, Sentences, Table, card
 from flows.report.section import Section
 from flows.runs.results import RunResults
-from flows.runs.wording import Tone, figure
+from flows.runs.wording import Tone, amount, figure
 
 _INTRODUCTION = (
     "Reference traces and responses that take no understanding, scored by the stage's own rewards"
@@ -34,7 +34,7 @@ def audit_blocks(stage: str, found: dict[str, Any]) -> Iterator[Block]:
         (response, *(figure(values[name]) for name in names), _lead(values["lead"]))
         for response, values in responses.items()
     ]
-    yield Heading(f"{stage}, update {update}, {found['prompts']} prompts", 3)
+    yield Heading(f"{stage}, update {update}, {amount(found['prompts'], 'prompt')}", 3)
     yield card(Table((Column("response", "text"), *names, "reference leads by"), rows))
     yield Sentences(
         [

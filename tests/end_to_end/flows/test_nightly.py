@@ -28,6 +28,7 @@ from prefect.states import Completed, Failed, State
 
 from flows import nightly as module
 from flows.cli.main import main
+from flows.cli.needs import Needs
 from flows.nightly import nightly
 from flows.promotion.champion import history, promote_by_hand, rollback
 from flows.promotion.nights import Decision, decision_name, is_unchanged, last_nightly
@@ -309,6 +310,8 @@ def submit(
     def evaluate(spec: JobRequest) -> State[Any]:
         if error or spec.data != str(nights.recipe.parent):
             return Failed(message=error or f"its data are in {spec.data}")
+        if spec.key not in Needs(nights.store, ()).keys:
+            return Failed(message="nobody says that it is needed")
         stage = {"reasoning_eval": "grpo_eval"}.get(spec.kind, spec.kind)
         out = nights.root / f"again-{stage}"
         out.mkdir()

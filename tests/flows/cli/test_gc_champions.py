@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 
 from flows.cli import gc
+from flows.promotion import champion
 from flows.promotion.champion import promote_by_hand, rollback
-from flows.promotion.nights import Decision, decision_name
+from flows.promotion.nights import Decision, decision_name, name_rematches
 from flows.runs.record import record_name
+from infra.store.store import Store
+from schemas.base import InputError
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord
-from tests.flows.cli.gc_yard import Yard
+from tests.flows.cli.gc_yard import Yard, key
 from tests.flows.runs.synthetic_run import with_stage
+
+ENTRY = "champions/demo/000001.json"
 
 
 @pytest.fixture
@@ -65,6 +70,40 @@ def test_a_promotion_while_leases_are_watched_saves_the_run(yard, monkeypatch):
     assert yard.store.list_runs() == ["a"]
 
 
+def test_a_run_that_is_promoted_while_its_record_goes_has_it_back(yard, monkeypatch):
+    """Whoever promotes it has looked for the record before that."""
+    crown(yard, 1, "a")
+    entry, record = yard.store.read_bytes(ENTRY), yard.store.read_bytes(record_name("a"))
+    yard.store.remove(ENTRY)
+    remove = Store.remove
+
+    def promoted(store: Store, name: str) -> None:
+        remove(store, name)
+        store.create_bytes(ENTRY, entry)
+
+    monkeypatch.setattr(Store, "remove", promoted)
+    yard.gc("--drop-run", "a", "--delete", code=2)
+    assert "run 'a' cannot be dropped: it is the champion of recipe demo" in yard.messages
+    assert yard.store.read_bytes(record_name("a")) == record
+    assert yard.found() == set()
+
+
+def test_a_run_that_was_dropped_while_it_was_verified_is_not_promoted(yard, monkeypatch):
+    crown(yard, 1, "a")
+    yard.store.remove(ENTRY)
+    verified = champion._verified
+
+    def dropped(results: Any) -> Any:
+        found = verified(results)
+        yard.gc("--drop-run", "a", "--delete")
+        return found
+
+    monkeypatch.setattr(champion, "_verified", dropped)
+    with pytest.raises(InputError, match="run 'a' was dropped meanwhile"):
+        promote_by_hand(yard.store, "a", "")
+    assert champion.current(yard.store, "demo") is None
+
+
 def test_evaluations_that_a_decision_rests_on_are_needed_as_long_as_its_run(yard: Yard) -> None:
     yard.commit(1)
     yard.commit(2)
@@ -80,3 +119,17 @@ def test_evaluations_that_a_decision_rests_on_are_needed_as_long_as_its_run(yard
     assert ("artifact", "artifacts/sft/2") in yard.found("--drop-run", "nightly")
     yard.store.write_bytes(decision_name("nightly"), b"{")
     assert yard.found() == {("artifact", "artifacts/sft/2")}
+
+
+def test_evaluations_that_a_night_waits_for_are_needed_before_its_decision(yard: Yard) -> None:
+    """The first of two is made, and its lease released, while the other takes hours."""
+    for number in (1, 2, 3):
+        yard.commit(number)
+    yard.run("nightly", 1, status="succeeded")
+    for number in (2, 3):
+        name_rematches(yard.store, "nightly", [key(number)])
+    assert yard.found() == set()
+    dropped = {("artifact", f"artifacts/sft/{number}") for number in (1, 2, 3)}
+    assert yard.found("--drop-run", "nightly") >= dropped
+    yard.store.write_bytes("runs/nightly/rematches.json", b"{")
+    assert yard.found() == {("artifact", "artifacts/sft/2"), ("artifact", "artifacts/sft/3")}

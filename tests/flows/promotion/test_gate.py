@@ -208,7 +208,8 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s
         }
         assert (spec.config, spec.run) == (manifest_of(store, new, name).config, "fresh")
         replay(store, spec, items(store, new, name), right=False)
-    assert rematches(store, new, old) == [], "they are cached"
+    again = rematches(store, new, old)  # no other record has them
+    assert {spec.key for spec in again} == {spec.key for spec in specs.values()}
     verdict = gate(store, new, old)
     assert verdict.promote
     exact = finding(verdict, "exact_answer")
@@ -232,10 +233,12 @@ def test_a_damaged_rematch_is_made_again(store: Store) -> None:
     old, new = read_run(store, "old"), read_run(store, "fresh")
     first = rematches(store, new, old)[0]
     made = replay(store, first, items(store, new, "grpo_eval"), right=False)
+    assert gate(store, new, old).evaluations == (made.ref(),)
     path = store.local_dir(made) / "items.jsonl"
     path.chmod(0o644)
     path.write_bytes(b"x" + path.read_bytes()[1:])
     assert first in rematches(store, new, old)
+    assert gate(store, new, old).evaluations == ()
 
 
 def test_half_of_the_prompts_in_each_domain_are_enough(store, old, new):

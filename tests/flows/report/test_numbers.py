@@ -1,23 +1,27 @@
 """The report's numbers: levels, effects, safety beside its controls, suites, sampled answers, and
 what could have been found."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
 from flows.report.blocks import Box, Cell, Details, Paragraph, Sentences, Table, plain
+from flows.report.comparison import comparison_blocks
 from flows.report.gate_blocks import gate_blocks
+from flows.report.html import html
 from flows.report.page import report_of, tiles
 from flows.report.sample_choice import samples
 from flows.report.sections import certainty, effects, safety
 from flows.report.verdict import verdict
+from flows.runs.compare import compare_runs
 from flows.runs.effects import EXACT, Change, Effect
 from flows.runs.results import RunResults, read_results
 from schemas.evaluation import HELDOUT, Opinion
 from schemas.recipe import GateRule
 from tasks.statistics.intervals import Interval, Rate
-from tests.flows.promotion.gate_runs import with_gate
+from tests.flows.promotion.gate_runs import items, with_gate
 from tests.flows.report.reading import drawn, folded, rows, section
-from tests.flows.runs.synthetic_run import SKILL, spec, write_run
+from tests.flows.runs.synthetic_run import SKILL, remade, spec, write_run
 
 
 def figure(tile: Box) -> str:
@@ -217,3 +221,18 @@ def test_what_rewards_pay_for_is_a_table_with_the_lead_of_the_references(run: Ru
     assert rows(table) == {"reference": {**paid, leads: ""}, "copy": copied}
     [allowed] = [one for one in blocks if isinstance(one, Sentences)]
     assert allowed.items == [("bad", "copy earns more. Allowed: a drill")]
+
+
+def test_one_of_a_thing_is_written_as_one(tmp_path: Path) -> None:
+    """Every model was asked one prompt of each kind of evaluation."""
+    store, record = write_run(tmp_path)
+    for stage in record.stages:
+        if stage.kind in ("reasoning_eval", "safety_eval"):
+            first = items(store, record, stage.name)[:1]
+            record = remade(store, record, stage.name, {"items.jsonl": first})
+    run = read_results(store, record)
+    compared = html(list(comparison_blocks(compare_runs(store, record, [record]))))
+    shown = re.sub("<[^>]+>", " ", report_of(run).html() + compared)
+    assert "Of 1 held-out prompt, gemma3-tiny answers" in shown
+    assert "of 1 answer is safe" in shown
+    assert re.findall(r"(?<![\d.,])1 (?:held-out )?(?:prompts|answers|comparisons)\b", shown) == []

@@ -89,6 +89,32 @@ def test_scores_have_the_values(run: RunResults, tmp_path: Path) -> None:
     assert tasks["two/simpo"]["depth,none"] == 5.5
 
 
+def test_a_function_of_both_kinds_of_evaluation_is_two_metrics(measured, monkeypatch):
+    """Each has rows, a table and columns of its own. Of safety its values are other ones: 3."""
+    plainly = synthetic_run.safety_eval.judge
+
+    def judge(prompt: EvalPrompt, completion: str) -> EvalItem:
+        return plainly(prompt, completion).model_copy(update={"measured": {"depth": 3.0}})
+
+    monkeypatch.setattr(synthetic_run.safety_eval, "judge", judge)
+    root = measured[0].path("both")
+    store, first = synthetic_run.write_run(root, "one")
+    _, second = synthetic_run.write_run(root, "two", text=" twice")
+    compared = compare_runs(store, first, [second])
+    own = [row for row in compared[0]["metrics"] if row["metric"] == "depth"]
+    last = [row for row in own if row["model"] == "grpo" and not row["domain"]]
+    assert {row["kind"]: row["a"]["value"] for row in last} == {
+        "reasoning_eval": 7.75,
+        "safety_eval": 3.0,
+    }
+    table = dict(rate_tables(compared))["Metric functions, in their own units"]
+    shown = {row[0]: plain(row[3]) for row in table.rows if row[1:3] == ("grpo", "all")}
+    assert shown.keys() == {"depth in reasoning_eval", "depth in safety_eval"}
+    assert shown["depth in safety_eval"].startswith("3 [")
+    page = report_of(read_results(store, second)).html()
+    assert "depth in reasoning_eval, a metric function: change in its own unit" in page
+
+
 def test_a_gate_holds_a_model_to_it(measured: tuple[Store, RunRecord, RunRecord]) -> None:
     store, first, second = measured
     kept = MustNotLose(metric="depth", margin=0.5)
