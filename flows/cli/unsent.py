@@ -63,4 +63,4 @@ def _files(directory: Path) -> Iterator[Found]:
 
 
 def _all(store: Store) -> Path:
-    return Path(context().settings.cache).expanduser() / "push" / digest(store.uri)[:16]
+    return Path(context().settings.cache) / "push" / digest(store.uri)[:16]

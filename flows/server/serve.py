@@ -31,6 +31,7 @@ from flows.server.port import bound, check_port
 from flows.server.prefect_api import QUIET, SERVER_KEY, bypass_proxy, prefect_server, reaching
 from infra.context import context
 from infra.secrets import has_userinfo, mask
+from infra.store.location import expanded
 from schemas.base import InputError, StageFailed
 
 if TYPE_CHECKING:
@@ -199,6 +200,8 @@ def _register(api: Api, recipes: Path | None) -> str:
     from flows.server.deploy import POOL_TYPE, register
 
     store = context().settings.store
+    if "://" not in store:
+        store = str(expanded(store, "LYCEUM_STORE").absolute())
     with reaching(api), get_client(sync_client=True) as client:
         if POOL not in [pool.name for pool in client.read_work_pools()]:
             client.create_work_pool(
@@ -212,9 +215,7 @@ def _register(api: Api, recipes: Path | None) -> str:
         # it may be another version's
         client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template()))
         _crash_what_is_left(client)
-        pages = register(
-            client, POOL, store if "://" in store else str(Path(store).absolute()), recipes, {}
-        )
+        pages = register(client, POOL, store, recipes, {})
     return f"/v2{pages['post-train/post-train']}/run"
 
 
