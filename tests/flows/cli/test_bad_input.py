@@ -193,6 +193,11 @@ def test_an_extra_that_is_not_installed(fails: Fails, monkeypatch: pytest.Monkey
 def test_a_bad_environment_variable(fails, tiny_recipe, monkeypatch):
     monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "many")
     assert "LYCEUM_PARALLEL_JOBS='many'" in fails("run", tiny_recipe)
+    monkeypatch.delenv("LYCEUM_PARALLEL_JOBS")
+    monkeypatch.setenv("LYCEUM_LOCAL_KINDS", "distill,rebalanse")
+    for command in ("run", "plan"):
+        said = fails(command, tiny_recipe)
+        assert "LYCEUM_LOCAL_KINDS: unknown stage kind 'rebalanse'. Did you mean 'reb" in said
 
 
 def test_a_real_process_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
