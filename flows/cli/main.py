@@ -38,7 +38,7 @@ class _Parser(argparse.ArgumentParser):
             named, value, valid = wrong.groups()
             choices = [choice.strip("'") for choice in valid.split(", ")]
             raise InputError(f"{named}: invalid choice: {value!r}.{nearest(value, choices)}")
-        raise InputError(f"{message}. See `{self.prog} --help`.")
+        raise InputError(f"{message.removesuffix('.')}. See `{self.prog} --help`.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
