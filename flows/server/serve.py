@@ -16,7 +16,7 @@ import shlex
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ def serve(
     """
     host = "127.0.0.1" if host == "localhost" else host
     front = _checked(port, host, front)
-    recipe_choices(recipes)  # refused before a server starts for it
+    offered = recipe_choices(recipes)  # refused before a server starts for it
     stop = threading.Event()
     gone: list[str] = []
     with (
@@ -75,7 +75,7 @@ def serve(
         _server(port, stop, gone.append, host, front) as api,
         tempfile.TemporaryFile() as log,
     ):
-        page = _register(api, recipes)
+        page = _register(api, offered)
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -191,7 +191,7 @@ def _server(
         yield started
 
 
-def _register(api: Api, recipes: Path | None) -> str:
+def _register(api: Api, recipes: Sequence[dict[str, Any]]) -> str:
     """Register the work pool and the deployments; returns the path of the page that starts a
     run."""
     from prefect.client.orchestration import get_client

@@ -68,6 +68,7 @@ run reads.toml --data nowhere | --data nowhere: there is no such directory: /
 run reads.toml --data tiny.toml | is not a directory
 run reads.toml --data empty | --data empty is empty
 run reads.toml --data other | rows.jsonl
+deploy --pool processes --recipes nowhere | --recipes nowhere is not a directory with recipes
 run tiny.toml --store junk.toml | or a part of it, is a file
 plan tiny.toml --store junk.toml | or a part of it, is a file
 runs --store junk.toml | or a part of it, is a file
