@@ -146,7 +146,7 @@ GROUPS: dict[str, dict[Callable[[argparse.Namespace], Answer], str]] = {
         commands.runs: "store",
     },
     "Understand": {
-        commands.report: "run store",
+        commands.report: "run pages store",
         commands.compare: "run others store",
         model_commands.ask: "run question answering store",
         commands.why: "recipe stage store set tiny data",

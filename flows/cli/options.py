@@ -129,6 +129,12 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "to": _option(
             "--to DIR", "the directory to make; it must be new or empty", _path, required=True
         ),
+        "pages": _option(
+            "--to DIR",
+            "a directory to make for the page, instead of the store",
+            _path,
+            dest="pages",
+        ),
         "repository": _option(
             "--to ORG/NAME",
             "the repository on the Hugging Face hub; made if it is missing",
