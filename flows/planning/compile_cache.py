@@ -355,10 +355,10 @@ def _version(package: str) -> str:
 
 
 def _read(path: Path) -> Any:
-    """The JSON in a file; None where there is none, or a damaged one."""
+    """The JSON in a file; None where none can be read, or a damaged one."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
 
 
