@@ -143,10 +143,9 @@ def read_recipe(recipe: str, data: Path | None) -> RecipeTable:
         return parse_table(shipped_text(recipe), recipe, folders)
     path = expanded(recipe, "recipe")
     if STAGE_NAME.fullmatch(recipe) and not path.exists():
-        raise InputError(
-            f"unknown recipe {recipe!r}.{nearest(recipe, shipped_names())} Or give the path of a"
-            " TOML file."
-        )
+        file = path.with_suffix(".toml")
+        meant = f" Did you mean {file}?" if file.is_file() else nearest(recipe, shipped_names())
+        raise InputError(f"unknown recipe {recipe!r}.{meant} Or give the path of a TOML file.")
     return parse_table(toml_text(path, "recipe"), recipe, (path.absolute().parent, *folders))
 
 
