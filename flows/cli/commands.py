@@ -79,13 +79,14 @@ def init(options: argparse.Namespace) -> Answer:
     It asks what no option says; where standard input is no terminal, it takes the proposals. The
     model itself answers rows that have no reasoning. Nothing is overwritten.
     """
-    from flows.cli.init import Asking, draft_recipe
+    from flows.cli.init import COUNTED, Asking, draft_recipe
     from flows.cli.rehearse import exit_code, rehearse_recipe
     from flows.rehearsal.page import summary
 
-    read = sys.stdin.readline if sys.stdin is not None and sys.stdin.isatty() else None
+    read = sys.stdin.readline if sys.stdin.isatty() else None
     draft, data = draft_recipe(options.file, Asking(vars(options), read))
-    say(f"Written: {options.file} ({draft.rows} rows of {draft.path})")
+    more = " or more" * (draft.rows == COUNTED)
+    say(f"Written: {options.file} ({draft.rows}{more} rows of {draft.path})")
     value = {"recipe": str(options.file), "data": str(data) if data else None, **draft.told()}
     if options.no_rehearsal:
         return Answer({**value, "rehearsal": None}, draft.commands)

@@ -209,8 +209,9 @@ def _place(given: str) -> tuple[Path | None, str]:
     remote, file = "://" in given, given_path(given, "--data")
     try:
         if not remote and not file.is_file():
-            kind = "is a directory: name the file in it" if file.is_dir() else "is not there"
-            raise InputError(f"--data {given} {kind}.")
+            kind = "is a pipe or a device: write its rows to a file" if file.exists() else ""
+            kind = "is a directory: name the file in it" if file.is_dir() else kind
+            raise InputError(f"--data {given} {kind or 'is not there'}.")
         path = check_data_path(given if remote else file.name)
     except InputError:
         raise

@@ -38,6 +38,8 @@ class _Parser(argparse.ArgumentParser):
             named, value, valid = wrong.groups()
             choices = [choice.strip("'") for choice in valid.split(", ")]
             raise InputError(f"{named}: invalid choice: {value!r}.{nearest(value, choices)}")
+        message = re.sub(r"invalid int value: (.*)", r"\1 is no whole number", message)
+        message = re.sub(r"invalid float value: (.*)", r"\1 is no number", message)
         raise InputError(f"{message.removesuffix('.')}. See `{self.prog} --help`.")
 
 
@@ -45,9 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     # plots are files; what a notebook sets for its own is not installed here, and would end a stage
     os.environ["MPLBACKEND"] = "agg"
-    for name in ("stdout", "stderr"):
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # whoever started this process has closed it
             setattr(sys, name, io.StringIO())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # where text is Latin-1, models write more
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options, unknown = parser().parse_known_args(arguments)
         if unknown:

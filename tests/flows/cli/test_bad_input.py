@@ -39,6 +39,9 @@ def fails(tmp_path: Path, lyceum: Any, monkeypatch: pytest.MonkeyPatch) -> Fails
 LINES = """
 run quickstrat | unknown recipe 'quickstrat'
 run nothing_like_it | Valid:
+run tiny | unknown recipe 'tiny'. Did you mean tiny.toml? Or give the path of a TOML file.
+run tiny.toml --hours soon | argument --hours: 'soon' is no number. See `lyceum run --help`.
+run tiny.toml --seeds few | argument --seeds: 'few' is no whole number. See
 run ./none.toml | cannot read recipe none.toml
 run . | cannot read recipe
 run broken.toml | broken.toml is not valid TOML

@@ -1,5 +1,6 @@
 """The command line's contract: what is printed where, and the commands that need no run."""
 
+import io
 import os
 import re
 import sys
@@ -127,6 +128,15 @@ def test_a_report_of_a_store_that_may_only_be_read_goes_elsewhere(
     assert Path(said["report"]).is_relative_to(tmp_path / "page")
     assert "tiny-a" in Path(said["report"]).read_text(encoding="utf-8")
     assert "is not empty" in lyceum(*command, "--to", tmp_path / "page", code=2).err
+
+
+def test_what_a_terminal_cannot_show_is_spelled_out(monkeypatch):
+    """As on a machine whose locale is Latin-1."""
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "latin-1"))
+    monkeypatch.setattr(show, "recipes", lambda value: ["3 \N{RIGHTWARDS ARROW} 5"])
+    assert main(["recipes"]) == 0
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue() == b"3 \\u2192 5\n"
 
 
 def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, lyceum):

@@ -170,6 +170,10 @@ def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     [
         ({"data": None}, "--data is missing: Your data, a file or a URL"),
         ({"data": "/nowhere/mine.csv"}, "--data /nowhere/mine.csv is not there."),
+        (
+            {"data": "/dev/null"},
+            "--data /dev/null is a pipe or a device: write its rows to a file.",
+        ),
         ({"data": "/"}, "--data / is a directory: name the file in it."),
         ({"prompt": "questoin"}, "--prompt questoin: the data have no such column. Did you mean"),
         ({"check": "sums"}, "--check sums: there is no such check. Valid: exact"),
