@@ -115,6 +115,7 @@ def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared
     directory = expanded(given.data, "--data") if given.data else None
     target, force = given.target, given.force
     resolved = resolve(given.recipe, given.overrides, directory)
+    resolved.foresee(directory)
     configs = {stage.name: stage.config_json for stage in resolved.stages}
     require_consent(configs, resolved.folders, code)
     check_target(target)

@@ -8,6 +8,7 @@ import argparse
 import sys
 from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from flows.cli.answer import Answer, run_of, say, store_of, summary, whole
 from infra.context import context
@@ -110,6 +111,7 @@ def plan(options: argparse.Namespace) -> Answer:
     from flows.recipe.resolve import resolve
 
     resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
+    resolved.foresee(options.data)
     check_target(options.target)
     check_budget(options.hours, options.usd)
     store = store_of(options)
@@ -175,7 +177,7 @@ def report(options: argparse.Namespace) -> Answer:
     results = read_results(store, record)
     rendered, fellows, to = report_of(results), group_of(store, record), options.pages
     place = store if to is None else context().store(require_new(to))
-    value = {"run_id": record.run_id, "left_out": results.left_out}
+    value: dict[str, Any] = {"run_id": record.run_id, "left_out": results.left_out}
     try:
         value["report"] = write_report(place, rendered)
         if fellows:

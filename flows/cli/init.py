@@ -153,8 +153,8 @@ def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any
     proposed, names = propose(rows), columns_of(rows)
     if asking.read is not None:
         for name in names:
-            shown = next(filter(None, _texts(name, rows)), "")
-            say(f"  {name}: {plain(shown)[:100]}")
+            first = next(filter(None, _texts(name, rows)), "")
+            say(f"  {name}: {plain(first)[:100]}")
     questions = {
         "prompt": "The column of the prompt",
         "reasoning": f"The column of the reasoning ({NONE}: there is none)",
