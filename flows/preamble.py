@@ -20,14 +20,14 @@ from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
 from flows.runs.forecast import Forecast
 from flows.runs.record import RunLog
 from infra.context import context
+from infra.store.location import expanded
 from infra.store.store import Store
 from infra.targets import check_reach, check_target
 from schemas.artifact import Manifest
-from schemas.base import InputError, nearest
+from schemas.base import InputError
 from schemas.job import JobRequest
 from schemas.reports import RunRecord
 from tasks.chat.provider import travelling
-from tasks.contract.kinds import stage_kinds
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,6 @@ class Prepared:
         group: the id that the run shares with runs of the same recipe under other seeds.
         plan: what it is going to take, on a TPU; minutes, where no plan like it was made on this
             machine. Raises DoesNotFit; StageFailed for a program that does not compile.
-
-    Raises:
-        InputError: LYCEUM_LOCAL_KINDS names a kind that does not exist.
     """
 
     resolved: ResolvedRecipe
@@ -51,12 +48,6 @@ class Prepared:
     force: tuple[str, ...]
     ended: Callable[[RunRecord], None] = lambda record: None
     group: str | None = None
-
-    def __post_init__(self) -> None:
-        for kind in context().settings.local_kinds:
-            if kind not in stage_kinds():
-                valid = nearest(kind, stage_kinds())
-                raise InputError(f"LYCEUM_LOCAL_KINDS: unknown stage kind {kind!r}.{valid}")
 
     @cached_property
     def plan(self) -> dict[str, Any] | None:
@@ -79,21 +70,19 @@ class Prepared:
         return Forecast(recipe, stages, False, slots)
 
     def request(self, stage: ResolvedStage, given: Mapping[str, Manifest], run: str) -> JobRequest:
-        """The job's specification for a stage. Jobs of the settings' local kinds, and of stages
-        that stay at home, run on this machine whatever the target is.
+        """The job's specification for a stage.
 
         Args:
             given: the artifacts of the stages that feed it, by their names.
             run: the id of the run, or empty where nothing is submitted.
         """
         inputs = {name: given[source].ref() for name, source in stage.inputs.items()}
-        local = stage.kind in context().settings.local_kinds or self.resolved.at_home(stage)
         return JobRequest(
             stage=stage.name,
             kind=stage.kind,
             key=stage.key({name: ref.digest for name, ref in inputs.items()}),
             store=self.store.uri,
-            target="local" if local else self.target,
+            target="local" if self.resolved.at_home(stage) else self.target,
             run=run,
             config=stage.config_json,
             dependencies=stage.dependencies,
@@ -123,8 +112,10 @@ def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared
         InputError: bad input; nothing was made.
         StageFailed: the store does not answer.
     """
-    directory, target, force = Path(given.data) if given.data else None, given.target, given.force
+    directory = expanded(given.data, "--data") if given.data else None
+    target, force = given.target, given.force
     resolved = resolve(given.recipe, given.overrides, directory)
+    resolved.foresee(directory)
     configs = {stage.name: stage.config_json for stage in resolved.stages}
     require_consent(configs, resolved.folders, code)
     check_target(target)
@@ -152,7 +143,7 @@ def check_endpoints(
 
 
 def _problem(resolved: ResolvedRecipe, stage: ResolvedStage, target: str) -> str:
-    if target == "local" or stage.kind in context().settings.local_kinds or resolved.at_home(stage):
+    if target == "local" or resolved.at_home(stage):
         return ""
     try:
         travelling(stage.config_json)

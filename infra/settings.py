@@ -12,11 +12,24 @@ import os
 import platform
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
+from infra.store.location import expanded
 from schemas.base import InputError, StrictModel, problem_text
+
+
+def home_directory() -> Path:
+    """The user's home directory. Raises InputError: nobody says which it is, as in containers whose
+    user has no name."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise InputError(
+            f"nothing says which directory is your home: HOME is not set, and this system knows no"
+            f" user {os.getuid()}. Set HOME to a directory that you may write."
+        ) from error
 
 
 def _processor() -> str:
@@ -35,11 +48,22 @@ def _processor() -> str:
 
 
 def _default_cache() -> str:
-    return str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lyceum")
+    return str(Path(os.environ.get("XDG_CACHE_HOME") or home_directory() / ".cache") / "lyceum")
 
 
 def _default_compile_cache() -> str:
     return str(Path(_default_cache()) / f"jax-{_processor()}")
+
+
+def _whole_path(path: str) -> str:
+    """A path with `~` for the home; nothing stays nothing. Jobs read these variables, too, and work
+    in another directory: a relative path would lead them elsewhere."""
+    if path and not path.startswith(("/", "~")):
+        raise ValueError("give an absolute path, or one that begins with ~")
+    return path and str(expanded(path, "directory"))
+
+
+Directory = Annotated[str, AfterValidator(_whole_path)]
 
 
 class _FromEnvironment(StrictModel):
@@ -65,9 +89,12 @@ class _FromEnvironment(StrictModel):
             variable = variables[str(problem["loc"][0])]
             raise InputError(
                 f"environment variable {variable}={environment[variable]!r} is not valid:"
-                f" {problem_text(problem)}."
+                f" {_WORDS.get(problem['type'], problem_text(problem)).removesuffix('.')}."
             ) from error
 
+
+_WORDS = {"bool_parsing": "write 1 or 0"}
+"""What pydantic says without the valid choices."""
 
 _ALIKE = 0.75
 """How alike two names are, by difflib's ratio, for one to be taken for the other misspelt. Other
@@ -88,16 +115,21 @@ def _refuse_misspelt(prefix: str, valid: Collection[str], environment: Mapping[s
             )
 
 
-def _value(model: type[StrictModel], name: str, text: str) -> Any:
-    """A variable's text as what its field takes: `a,b` for a tuple, `a=b,c=d` for a dict."""
+def _value(model: type[_FromEnvironment], name: str, text: str) -> Any:
+    """A variable's text as what its field takes: `a,b` for a tuple, `a=b,c=d` for a dict. Raises
+    InputError: a part of a dict has no `=`."""
     annotation = str(model.model_fields[name].annotation)
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if annotation.startswith("tuple"):
         return tuple(parts)
     if annotation.startswith("dict"):
-        return {
-            key.strip(): value.strip() for key, _, value in (part.partition("=") for part in parts)
-        }
+        pairs = [part.partition("=") for part in parts]
+        if wrong := [part for part, (_, equals, _) in zip(parts, pairs, strict=True) if not equals]:
+            raise InputError(
+                f"environment variable {model.PREFIX}{name.upper()}={text!r} is not valid:"
+                f" {wrong[0]!r} has no =; write key=value,key=value."
+            )
+        return {key.strip(): value.strip() for key, _, value in pairs}
     return text
 
 
@@ -168,8 +200,8 @@ class Settings(_FromEnvironment):
     parallel_jobs: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1)
     local_kinds: tuple[str, ...] = ()
     restarts: int = Field(default=3, ge=0)
-    compile_cache: str = Field(default_factory=_default_compile_cache)
-    cache: str = Field(default_factory=_default_cache)
+    compile_cache: Directory = Field(default_factory=_default_compile_cache)
+    cache: Directory = Field(default_factory=_default_cache)
     checkpoint_seconds: float = Field(default=60.0, ge=0)
     checkpoint_steps: int | None = Field(default=None, ge=1)
     store_seconds: float = Field(default=900.0, gt=0)

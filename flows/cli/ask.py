@@ -134,9 +134,11 @@ def _questions(people: bool) -> Iterator[str]:
     InputError: standard input is no text."""
     if not people:
         try:
-            for line in filter(str.strip, sys.stdin):
+            for line in sys.stdin:
                 require_utf_8(line, "the question")
-                yield line.strip()
+                # editors on Windows begin a file with a byte order mark
+                if question := line.removeprefix("\ufeff").strip():
+                    yield question
         except UnicodeDecodeError as error:
             raise InputError("standard input is not valid UTF-8 text.") from error
         return

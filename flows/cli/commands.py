@@ -8,6 +8,7 @@ import argparse
 import sys
 from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from flows.cli.answer import Answer, run_of, say, store_of, summary, whole
 from infra.context import context
@@ -79,13 +80,14 @@ def init(options: argparse.Namespace) -> Answer:
     It asks what no option says; where standard input is no terminal, it takes the proposals. The
     model itself answers rows that have no reasoning. Nothing is overwritten.
     """
-    from flows.cli.init import Asking, draft_recipe
+    from flows.cli.init import COUNTED, Asking, draft_recipe
     from flows.cli.rehearse import exit_code, rehearse_recipe
     from flows.rehearsal.page import summary
 
-    read = sys.stdin.readline if sys.stdin is not None and sys.stdin.isatty() else None
+    read = sys.stdin.readline if sys.stdin.isatty() else None
     draft, data = draft_recipe(options.file, Asking(vars(options), read))
-    say(f"Written: {options.file} ({draft.rows} rows of {draft.path})")
+    more = " or more" * (draft.rows == COUNTED)
+    say(f"Written: {options.file} ({draft.rows}{more} rows of {draft.path})")
     value = {"recipe": str(options.file), "data": str(data) if data else None, **draft.told()}
     if options.no_rehearsal:
         return Answer({**value, "rehearsal": None}, draft.commands)
@@ -109,6 +111,7 @@ def plan(options: argparse.Namespace) -> Answer:
     from flows.recipe.resolve import resolve
 
     resolved = resolve(options.recipe, options.overrides, options.data, need_data=False)
+    resolved.foresee(options.data)
     check_target(options.target)
     check_budget(options.hours, options.usd)
     store = store_of(options)
@@ -157,8 +160,13 @@ def runs(options: argparse.Namespace) -> Answer:
 
 def report(options: argparse.Namespace) -> Answer:
     """Render a run's report again, as one HTML file; for a run under several seeds also the report
-    over the seeds."""
+    over the seeds.
+
+    It goes into the store, or with --to into a directory of yours: of a store that you may only
+    read, or of a bucket, whose pages no browser opens.
+    """
     from flows.cli import show
+    from flows.cli.new_directory import require_new
     from flows.report.page import report_of, write_report
     from flows.report.seeds_page import write_seeds
     from flows.runs.record import record_name
@@ -167,14 +175,22 @@ def report(options: argparse.Namespace) -> Answer:
 
     store, record = run_of(options)
     results = read_results(store, record)
-    location = write_report(store, report_of(results))
-    if record.status != "running":  # else the record is the run's own to write
-        store.write_json(record_name(record.run_id), record.model_copy(update={"report": location}))
-
-    value = {"run_id": record.run_id, "report": location, "left_out": results.left_out}
-    shown = [location, *show.left_out(results.left_out)]
-    if fellows := group_of(store, record):
-        value["seeds_report"] = write_seeds(store, fellows, {})
+    rendered, fellows, to = report_of(results), group_of(store, record), options.pages
+    place = store if to is None else context().store(require_new(to))
+    value: dict[str, Any] = {"run_id": record.run_id, "left_out": results.left_out}
+    try:
+        value["report"] = write_report(place, rendered)
+        if fellows:
+            value["seeds_report"] = write_seeds(place, fellows, {})
+        if to is None and record.status != "running":  # else the record is the run's own to write
+            again = record.model_copy(update={"report": value["report"]})
+            store.write_json(record_name(record.run_id), again)
+    except InputError as error:
+        if to is not None:
+            raise
+        raise InputError(f"{error} Or let the page go elsewhere: --to DIR.") from error
+    shown = [value["report"], *show.left_out(results.left_out)]
+    if fellows:
         shown.insert(1, f"Over seeds: {value['seeds_report']}")
     return Answer(value, shown, whole(results.left_out))
 

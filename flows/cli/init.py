@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.answer import say
-from flows.recipe.draft import CHECKS, Draft, propose, propose_check, propose_domain, text
+from flows.recipe.draft import (
+    CHECKS,
+    Draft,
+    columns_of,
+    propose,
+    propose_check,
+    propose_domain,
+    text,
+)
 from flows.recipe.resolve import resolve_table
 from flows.recipe.table import parse_table
 from infra.store.local_objects import given_path
@@ -23,6 +31,7 @@ from infra.visible import plain
 from schemas.base import InputError, Stopped, nearest
 from schemas.examples import Domain
 from schemas.recipe import STAGE_NAME
+from tasks.data.mapping import Pick, lookup
 from tasks.models.model_source import check_model
 
 FIRST, COUNTED = 50, 10_000
@@ -141,10 +150,11 @@ def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], i
 
 def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any]:
     """Map the rows column by column, as the options, the person or the rows say."""
-    proposed, names = propose(rows), [*rows[0]]
+    proposed, names = propose(rows), columns_of(rows)
     if asking.read is not None:
         for name in names:
-            say(f"  {name}: {plain(str(rows[0][name]))[:100]}")
+            first = next(filter(None, _texts(name, rows)), "")
+            say(f"  {name}: {plain(first)[:100]}")
     questions = {
         "prompt": "The column of the prompt",
         "reasoning": f"The column of the reasoning ({NONE}: there is none)",
@@ -159,7 +169,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any
             continue
         if value == shown and not isinstance(proposal, str):
             found[part] = proposal
-        elif value not in names:
+        elif all(lookup(row, value) is None for row in rows):
             raise InputError(
                 f"--{part} {value}: the data have no such column.{nearest(value, names)}"
             )
@@ -187,13 +197,9 @@ def _told(proposal: Any) -> str | None:
 
 
 def _texts(column: Any, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The value of a column, or of its part, in each row."""
-    if isinstance(column, str):
-        return [str(row.get(column, "")) for row in rows]
-    whole = [str(row.get(column["column"], "")) for row in rows]
-    if "before" in column:
-        return [one.partition(column["before"])[0].strip() for one in whole]
-    return [one.rpartition(column["after"])[2].strip() for one in whole]
+    """The text of a column, or of its part, in each row, as the recipe will read it."""
+    pick = Pick.parse({"column": column} if isinstance(column, str) else column)
+    return [pick.text(row) for row in rows]
 
 
 def _place(given: str) -> tuple[Path | None, str]:
@@ -203,8 +209,9 @@ def _place(given: str) -> tuple[Path | None, str]:
     remote, file = "://" in given, given_path(given, "--data")
     try:
         if not remote and not file.is_file():
-            kind = "is a directory: name the file in it" if file.is_dir() else "is not there"
-            raise InputError(f"--data {given} {kind}.")
+            kind = "is a pipe or a device: write its rows to a file" if file.exists() else ""
+            kind = "is a directory: name the file in it" if file.is_dir() else kind
+            raise InputError(f"--data {given} {kind or 'is not there'}.")
         path = check_data_path(given if remote else file.name)
     except InputError:
         raise
@@ -212,7 +219,7 @@ def _place(given: str) -> tuple[Path | None, str]:
         raise InputError(f"--data {given} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise InputError(f"--data {given}: {error}.") from error
-    return (None if remote else Path(given).parent), path
+    return (None if remote else Path(given).expanduser().parent), path
 
 
 def _new_file(to: Path) -> Path:
@@ -249,8 +256,13 @@ def _write(to: Path, draft: Draft, data: Path | None, rows: Sequence[Mapping[str
     resolve_table(parse_table(written, to.name), data)
     _check_rows(draft, rows)
     try:
-        with to.open("x", encoding="utf-8") as file:
-            file.write(written)
+        file = to.open("x", encoding="utf-8")
+        try:
+            with file:
+                file.write(written)
+        except BaseException:  # a full disk, or Ctrl-C: no half a recipe stays in the way
+            to.unlink()
+            raise
     except OSError as error:
         raise InputError(f"{to} cannot be written: {error.strerror}.") from error
 

@@ -38,16 +38,20 @@ class _Parser(argparse.ArgumentParser):
             named, value, valid = wrong.groups()
             choices = [choice.strip("'") for choice in valid.split(", ")]
             raise InputError(f"{named}: invalid choice: {value!r}.{nearest(value, choices)}")
-        raise InputError(f"{message}. See `{self.prog} --help`.")
+        message = re.sub(r"invalid int value: (.*)", r"\1 is no whole number", message)
+        message = re.sub(r"invalid float value: (.*)", r"\1 is no number", message)
+        raise InputError(f"{message.removesuffix('.')}. See `{self.prog} --help`.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
     # plots are files; what a notebook sets for its own is not installed here, and would end a stage
     os.environ["MPLBACKEND"] = "agg"
-    for name in ("stdout", "stderr"):
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # whoever started this process has closed it
             setattr(sys, name, io.StringIO())
+    if isinstance(sys.stdout, io.TextIOWrapper):  # where text is Latin-1, models write more
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options, unknown = parser().parse_known_args(arguments)
         if unknown:
@@ -146,7 +150,7 @@ GROUPS: dict[str, dict[Callable[[argparse.Namespace], Answer], str]] = {
         commands.runs: "store",
     },
     "Understand": {
-        commands.report: "run store",
+        commands.report: "run pages store",
         commands.compare: "run others store",
         model_commands.ask: "run question answering store",
         commands.why: "recipe stage store set tiny data",

@@ -1,5 +1,6 @@
 """Every option of the command line, said once: `flows.cli.main` gives each command its own."""
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from flows.recipe.overrides import TINY
 from flows.scores import FORMATS
 from infra.context import context
+from infra.store.location import expanded
+from schemas.base import InputError
 from tasks.models.model_source import TINY as TINY_MODEL
 
 
@@ -50,14 +53,14 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             const=TINY,
             dest="overrides",
         ),
-        "data": _option("--data DIR", "directory of the data files that the recipe reads", Path),
+        "data": _option("--data DIR", "directory of the data files that the recipe reads", _path),
         "force": _option(
             "--force STAGE", "run this stage again although it is cached (repeatable)", **repeated
         ),
         "code": _option(
             "--code FILE",
             "a Python file of yours that the recipe may run as a reward or metric (repeatable)",
-            Path,
+            _path,
             **repeated,
         ),
         "seeds": _option(
@@ -77,7 +80,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             f"weights to rehearse with, as a recipe's model (default: {TINY_MODEL})",
             default=TINY_MODEL,
         ),
-        "written": _option("file", "the recipe to write, e.g. mine.toml", Path),
+        "written": _option("file", "the recipe to write, e.g. mine.toml", _path),
         "source": _option(
             "--data FILE",
             "your rows: CSV, TSV, JSON, JSONL or Parquet, or a URL (hf://, gs://, s3://)",
@@ -120,11 +123,17 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "rubric": _option(
             "--rubric FILE",
             "TOML: [[rewards]] as in a recipe, and `rubrics`, the path of other rubrics",
-            Path,
+            _path,
             required=True,
         ),
         "to": _option(
-            "--to DIR", "the directory to make; it must be new or empty", Path, required=True
+            "--to DIR", "the directory to make; it must be new or empty", _path, required=True
+        ),
+        "pages": _option(
+            "--to DIR",
+            "a directory to make for the page, instead of the store",
+            _path,
+            dest="pages",
         ),
         "repository": _option(
             "--to ORG/NAME",
@@ -196,7 +205,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "recipes": _option(
             "--recipes DIR",
             "a directory whose TOML files are offered beside the shipped recipes",
-            Path,
+            _path,
         ),
         "port": _option(
             "--port N", "port of the Prefect server and its UI (default: 4200)", int, default=4200
@@ -227,6 +236,13 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             action="store_true",
         ),
     }
+
+
+def _path(text: str) -> Path:
+    try:
+        return expanded(text, "path")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _option(

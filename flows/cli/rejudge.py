@@ -181,13 +181,18 @@ def _criteria(rubrics: Sequence[Rubric]) -> dict[str, Any]:
 
 
 def _given_rubrics(path: Path) -> list[Rubric]:
+    place, found = str(path), []
     try:
-        with path.open(encoding="utf-8") as lines:
-            return [Rubric.model_validate_json(line) for line in lines if line.strip()]
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                place = f"{path}, line {number}"
+                if line.strip():
+                    found.append(Rubric.model_validate_json(line))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"rubrics: cannot read {path}: {error}.") from error
     except ValidationError as error:
-        raise InputError(explain_validation(error, Rubric, str(path))) from error
+        raise InputError(explain_validation(error, Rubric, place)) from error
+    return found
 
 
 def _devices(wanted: Wanted) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from infra.context import context
 from infra.store.objects import Found
 from infra.store.store import Store
-from schemas.base import digest
+from schemas.base import InputError, digest
 
 
 def unsent_directory(store: Store, told: object) -> Path:
@@ -26,10 +26,18 @@ def unsent_directory(store: Store, told: object) -> Path:
 
 @contextmanager
 def alone(store: Store) -> Iterator[bool]:
-    """Whether this process alone works with a store's exports while inside; False: another does."""
+    """Whether this process alone works with a store's exports while inside; False: another does.
+    Raises InputError: this machine's cache cannot be written."""
     place = _all(store).with_suffix(".lock")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("w") as lock:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        opened = place.open("w")
+    except OSError as error:
+        raise InputError(
+            f"{place.parent}: {error.strerror}; set LYCEUM_CACHE to a directory that can be"
+            " written."
+        ) from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -63,4 +71,4 @@ def _files(directory: Path) -> Iterator[Found]:
 
 
 def _all(store: Store) -> Path:
-    return Path(context().settings.cache).expanduser() / "push" / digest(store.uri)[:16]
+    return Path(context().settings.cache) / "push" / digest(store.uri)[:16]

@@ -183,7 +183,7 @@ class Compiler:
                 f"to plan for {target} the TPU compiler has to be installed: {INSTALL}."
             )
         self.target, self.say = target, say
-        self._settings, self._directory = settings, Path(settings.cache).expanduser() / "plan"
+        self._settings, self._directory = settings, Path(settings.cache) / "plan"
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         # a device is one process's at a time
         workers = 1 if target == "local" else _workers()
@@ -356,10 +356,10 @@ def _version(package: str) -> str:
 
 
 def _read(path: Path) -> Any:
-    """The JSON in a file; None where there is none, or a damaged one."""
+    """The JSON in a file; None where none can be read, or a damaged one."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
 
 

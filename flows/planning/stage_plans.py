@@ -119,7 +119,7 @@ def _on_machine(
     """The stages' plans with programs, times and costs on a TPU, or the accelerator of this
     machine."""
     to_run = [one.stage for one in outlooks if one.manifest is None]
-    questions = [question_of(one, resolved) for one in to_run if _on_devices(one, target)]
+    questions = [question_of(one, resolved) for one in to_run if _on_devices(one, resolved, target)]
     with Compiler(target, context().settings, _say) as compiler:
         planned = {
             question.name: _with_programs(question, programs, compiler, store, machine)
@@ -133,8 +133,8 @@ def _on_machine(
     return [{**stage, **planned.get(stage["name"], {})} for stage in stages]
 
 
-def _on_devices(stage: ResolvedStage, target: str) -> bool:
-    here = target != "local" and stage.kind in context().settings.local_kinds
+def _on_devices(stage: ResolvedStage, resolved: ResolvedRecipe, target: str) -> bool:
+    here = target != "local" and resolved.at_home(stage)
     return stage_kind(stage.kind).devices(stage.config_json) and not here
 
 
@@ -173,7 +173,7 @@ def _without_programs(
 ) -> dict[str, Any]:
     """The plan of a stage without devices: its time is that of its nearest artifact, and a TPU
     boots for it unless it runs here."""
-    if stage.kind in context().settings.local_kinds or resolved.at_home(stage):
+    if resolved.at_home(stage):
         return {"basis": "runs on this machine"}
     basis = "its nearest artifact"
     if took is None:

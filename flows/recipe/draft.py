@@ -8,11 +8,12 @@ and learns from answers that verify (STaR, 2203.14465).
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flows.recipe.recipe_toml import toml_value
+from tasks.data.mapping import lookup
 
 _NAMES = {
     "prompt": ("question", "prompt", "problem", "instruction", "query", "input", "task"),
@@ -30,6 +31,9 @@ _UNSEEN = re.compile(r"[^\S ]|[\x00-\x1f\x7f]")
 
 _SHORT = 40
 """The most characters of an answer that can be compared exactly."""
+
+_TURNS = 2
+"""Items of a list of objects whose columns are named, e.g. a question and its answer."""
 
 CHECKS = ("numeric", "math", "exact", "quantity", "none")
 """How answers can be verified by one column."""
@@ -70,17 +74,39 @@ class Draft:
         return {"source": self.source(), "rows": self.rows, "next": list(self.commands)}
 
 
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The paths of the columns that any of these rows has, those of objects in objects last:
+    `question`, `answer.text`, and of lists of objects the first turns, `messages.0.content`."""
+    found = dict.fromkeys(path for row in rows for path in _paths(row))
+    return sorted(found, key=lambda path: path.count("."))
+
+
+def _paths(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        inside = value
+        if isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+            inside = {str(place): one for place, one in enumerate(value[:_TURNS])}
+        if isinstance(inside, Mapping) and inside:
+            yield from _paths(inside, f"{above}{name}.")
+        else:
+            yield f"{above}{name}"
+
+
 def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Find the columns that hold prompt, reasoning and answer, by their names or by a marker."""
-    columns = [name for name, value in rows[0].items() if isinstance(value, str | int | float)]
+    columns = [
+        path
+        for path in columns_of(rows)
+        if any(isinstance(lookup(row, path), str | int | float) for row in rows)
+    ]
     found: dict[str, Any] = {}
     for part, names in _NAMES.items():
-        named = [one for name in names for one in columns if one.lower() == name]
+        named = [one for name in names for one in columns if one.rpartition(".")[2].lower() == name]
         free = [one for one in named if one not in found.values()]
         if free:
             found[part] = free[0]
     answer = found.get("answer")
-    if answer and all(MARKER in str(row.get(answer, "")) for row in rows):
+    if answer and all(MARKER in str(lookup(row, answer)) for row in rows):
         found["reasoning"] = {"column": answer, "before": MARKER}
         found["answer"] = {"column": answer, "after": MARKER}
     return found

@@ -159,4 +159,6 @@ def _override_value(text: str, override: str) -> Any:
             f"--set {override!r}: {text!r} is no TOML value ({error.why}). Write a number, true,"
             " false, [1, 2], {a = 1} or 'text'."
         ) from error
+    if len(table) > 1:
+        raise InputError(f"--set {override!r}: it has several lines; give each value a --set.")
     return table["value"]

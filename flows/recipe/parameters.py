@@ -6,6 +6,7 @@ makes one from the same signature.
 """
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,16 +44,13 @@ Data = Annotated[str, _shown("Data directory", _DATA)]
 Force = Annotated[tuple[str, ...], _shown("Run again", _FORCE)]
 
 
-def form(flow: "Flow[..., Any]", store: str, recipes: Path | None = None) -> dict[str, Any]:
+def form(flow: "Flow[..., Any]", store: str, recipes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The JSON schema of a flow's parameters; the server refuses values that do not fit it, and
     unknown names.
 
     Args:
         store: the default store where the flow will run.
-        recipes: a directory whose TOML files are offered beside the shipped recipes.
-
-    Raises:
-        InputError: the directory has no TOML files.
+        recipes: the `recipe_choices`.
     """
     signature = inspect.signature(flow.fn, eval_str=True)
     fields: dict[str, Any] = {
@@ -65,13 +63,20 @@ def form(flow: "Flow[..., Any]", store: str, recipes: Path | None = None) -> dic
         field["position"] = position
     del schema["properties"]["recipe"]["type"]
     # the UI shows a tab for each
-    schema["properties"]["recipe"]["anyOf"] = recipe_choices(recipes)
+    schema["properties"]["recipe"]["anyOf"] = [*recipes]
     schema["properties"]["store"]["description"] += f" Empty: {store}"
     return schema
 
 
 def recipe_choices(recipes: Path | None) -> list[dict[str, Any]]:
-    """The schemas of a recipe: shipped, of a directory, anywhere. Raises InputError as `form`."""
+    """The schemas of a recipe: shipped, of a directory, anywhere.
+
+    Args:
+        recipes: a directory whose TOML files are offered beside the shipped recipes.
+
+    Raises:
+        InputError: the directory has no TOML files.
+    """
     choices = [{"type": "string", "title": "Comes with Lyceum", "enum": shipped_names()}]
     if recipes is not None:
         files = sorted(str(path) for path in given_path(recipes, "--recipes").glob("*.toml"))

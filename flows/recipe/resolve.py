@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.recipe.table import RecipeTable, read_recipe
+from infra.context import context
 from schemas.artifact import stage_key
 from schemas.base import InputError, StrictModel, nearest
 from schemas.evaluation import HELDOUT
 from schemas.recipe import Recipe, StageSpec
 from tasks.contract.kind import Kind
-from tasks.contract.kinds import kinds_producing, stage_kind, training_kinds
+from tasks.contract.kinds import kinds_producing, stage_kind, stage_kinds, training_kinds
 from tasks.models.adapters import adapters_of, check_adapters
 from tasks.models.model_source import check_model, extra_dependencies
 
@@ -71,9 +72,26 @@ class ResolvedRecipe:
         return next(stage for stage in self.stages if stage.name == name)
 
     def at_home(self, stage: ResolvedStage) -> bool:
-        """Whether a stage runs on this machine whatever the target is."""
-        given = {name: self.stage(source).config_json for name, source in stage.inputs.items()}
-        return stage_kind(stage.kind).at_home(stage.config_json, given)
+        """Whether a stage runs on this machine whatever the target is: it is of a local kind of the
+        settings, or its kind says so."""
+        if stage.kind in context().settings.local_kinds:
+            return True
+        return stage_kind(stage.kind).at_home(stage.config_json, self._feeding(stage))
+
+    def foresee(self, data: Path | None) -> None:
+        """Check, before anything is paid for, that no stage is bound to fail with this directory of
+        `--data`. Raises InputError."""
+        for stage in self.stages:
+            if not any(self.stage(source).missing for source in stage.inputs.values()):
+                try:
+                    stage_kind(stage.kind).foresee(stage.config, self._feeding(stage), data)
+                except InputError as error:
+                    where = f"recipe {self.recipe.name}, stages.{stage.name}.config"
+                    raise InputError(f"{where}: {error}") from error
+
+    def _feeding(self, stage: ResolvedStage) -> dict[str, dict[str, Any]]:
+        """The configs of the stages that feed a stage, by its inputs."""
+        return {name: self.stage(source).config_json for name, source in stage.inputs.items()}
 
 
 def resolve(
@@ -90,7 +108,8 @@ def resolve(
             it is resolved all the same (`missing`).
 
     Raises:
-        InputError: anything about the recipe, an override or the data is wrong.
+        InputError: anything about the recipe, an override or the data is wrong, or
+            LYCEUM_LOCAL_KINDS names a kind that does not exist.
     """
     table = read_recipe(recipe, data)
     table.change(overrides)
@@ -102,6 +121,7 @@ def resolve_table(
 ) -> ResolvedRecipe:
     """Validate every stage of a recipe's table. Arguments and errors as of `resolve`."""
     recipe = table.recipe
+    _check_local_kinds()
     if data is not None:
         _check_data(data)
     check_model(recipe.model)
@@ -200,6 +220,13 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
                 metric_of(rule, asked, functions)
             except InputError as error:
                 raise InputError(f"recipe {where}, gate.{name}.{index}: {error}") from error
+
+
+def _check_local_kinds() -> None:
+    for kind in context().settings.local_kinds:
+        if kind not in stage_kinds():
+            valid = nearest(kind, stage_kinds())
+            raise InputError(f"LYCEUM_LOCAL_KINDS: unknown stage kind {kind!r}.{valid}")
 
 
 def _check_data(data: Path) -> None:

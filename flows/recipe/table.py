@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from flows.recipe.code import with_code
 from flows.recipe.overrides import TINY, apply_override, order, set_value
 from flows.recipe.shipped import shipped_names, shipped_text
+from infra.store.location import expanded
 from schemas.base import InputError, StrictModel, explain_validation, nearest, without_nulls
 from schemas.recipe import STAGE_NAME, Recipe, StageSpec, recipe_from_table, with_defaults
 from schemas.toml import toml_table, toml_text
@@ -140,12 +141,11 @@ def read_recipe(recipe: str, data: Path | None) -> RecipeTable:
     folders = (data.absolute(),) if data else ()
     if recipe in shipped_names():
         return parse_table(shipped_text(recipe), recipe, folders)
-    path = Path(recipe)
+    path = expanded(recipe, "recipe")
     if STAGE_NAME.fullmatch(recipe) and not path.exists():
-        raise InputError(
-            f"unknown recipe {recipe!r}.{nearest(recipe, shipped_names())} Or give the path of a"
-            " TOML file."
-        )
+        file = path.with_suffix(".toml")
+        meant = f" Did you mean {file}?" if file.is_file() else nearest(recipe, shipped_names())
+        raise InputError(f"unknown recipe {recipe!r}.{meant} Or give the path of a TOML file.")
     return parse_table(toml_text(path, "recipe"), recipe, (path.absolute().parent, *folders))
 
 

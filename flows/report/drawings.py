@@ -34,9 +34,7 @@ def drawn_once(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     @functools.wraps(draw)
     def drawn(*given: P.args, **named: P.kwargs) -> Figure:
         made_from = version("matplotlib"), _digest(source), draw.__name__, given, named
-        path = (
-            Path(context().settings.cache).expanduser() / "plots" / f"{_sha(repr(made_from))}.json"
-        )
+        path = Path(context().settings.cache) / "plots" / f"{_sha(repr(made_from))}.json"
         with suppress(OSError, ValueError, TypeError, KeyError):
             stored = json.loads(path.read_bytes())
             if stored["sha256"] == _sha(stored["title"] + stored["svg"]):

@@ -7,6 +7,7 @@ parameters, and the schedule, which begins switched off.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ from uuid import UUID
 
 import httpx
 
+from flows.recipe.parameters import form, recipe_choices
 from flows.server.exposure import choices, exposures
 from flows.server.prefect_api import QUIET, api_problem, bypass_proxy, configured_api, reaching
 from infra.context import context
@@ -61,8 +63,10 @@ def deploy(pool: str, recipes: Path | None = None) -> Deployed:
 
     Raises:
         InputError: no API is configured, it does not answer or asks for a key, the pool does not
-            exist or cannot run the flows, or the store is a relative path.
+            exist or cannot run the flows, the store is a relative path, or the directory has no
+            recipes.
     """
+    offered = recipe_choices(recipes)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     bypass_proxy()
@@ -91,7 +95,7 @@ def deploy(pool: str, recipes: Path | None = None) -> Deployed:
             template = _check_pool(client, pool, api.url)
             variables = {"env": {"LYCEUM_STORE": store}} if "env" in choices(template) else {}
             return Deployed(
-                register(client, pool, store, recipes, variables), exposures(api, template)
+                register(client, pool, store, offered, variables), exposures(api, template)
             )
     except httpx.HTTPError as error:
         raise InputError(
@@ -103,11 +107,11 @@ def register(
     client: "SyncPrefectClient",
     pool: str,
     store: str,
-    recipes: Path | None,
+    recipes: Sequence[dict[str, Any]],
     job_variables: dict[str, Any],
 ) -> dict[str, str]:
-    """Register both deployments with a work pool that can run them. See `deploy`; `job_variables`
-    are the pool's (command, env, ...)."""
+    """Register both deployments with a work pool that can run them. `recipes`: `recipe_choices`;
+    `job_variables`: the pool's (command, env, ...)."""
     from flows.nightly import nightly
     from flows.post_train import post_train
 
@@ -124,7 +128,7 @@ def _register(
     flow: "Flow[..., Any]",
     pool: str,
     store: str,
-    recipes: Path | None,
+    recipes: Sequence[dict[str, Any]],
     job_variables: dict[str, Any],
     schedule: "DeploymentScheduleCreate | None",
 ) -> tuple[str, UUID]:
@@ -132,8 +136,6 @@ def _register(
     meanwhile, so that nights do not queue up."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.exceptions import ObjectNotFound
-
-    from flows.recipe.parameters import form
 
     name, schema = f"{flow.name}/{flow.name}", form(flow, store, recipes)
     tags = [TAG, flow.name] if schedule else [TAG]

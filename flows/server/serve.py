@@ -16,7 +16,7 @@ import shlex
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from flows.server.port import bound, check_port
 from flows.server.prefect_api import QUIET, SERVER_KEY, bypass_proxy, prefect_server, reaching
 from infra.context import context
 from infra.secrets import has_userinfo, mask
+from infra.store.location import expanded
 from schemas.base import InputError, StageFailed
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def serve(
     """
     host = "127.0.0.1" if host == "localhost" else host
     front = _checked(port, host, front)
-    recipe_choices(recipes)  # refused before a server starts for it
+    offered = recipe_choices(recipes)  # refused before a server starts for it
     stop = threading.Event()
     gone: list[str] = []
     with (
@@ -74,7 +75,7 @@ def serve(
         _server(port, stop, gone.append, host, front) as api,
         tempfile.TemporaryFile() as log,
     ):
-        page = _register(api, recipes)
+        page = _register(api, offered)
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -190,7 +191,7 @@ def _server(
         yield started
 
 
-def _register(api: Api, recipes: Path | None) -> str:
+def _register(api: Api, recipes: Sequence[dict[str, Any]]) -> str:
     """Register the work pool and the deployments; returns the path of the page that starts a
     run."""
     from prefect.client.orchestration import get_client
@@ -199,6 +200,8 @@ def _register(api: Api, recipes: Path | None) -> str:
     from flows.server.deploy import POOL_TYPE, register
 
     store = context().settings.store
+    if "://" not in store:
+        store = str(expanded(store, "LYCEUM_STORE").absolute())
     with reaching(api), get_client(sync_client=True) as client:
         if POOL not in [pool.name for pool in client.read_work_pools()]:
             client.create_work_pool(
@@ -212,9 +215,7 @@ def _register(api: Api, recipes: Path | None) -> str:
         # it may be another version's
         client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template()))
         _crash_what_is_left(client)
-        pages = register(
-            client, POOL, store if "://" in store else str(Path(store).absolute()), recipes, {}
-        )
+        pages = register(client, POOL, store, recipes, {})
     return f"/v2{pages['post-train/post-train']}/run"
 
 

@@ -12,17 +12,19 @@ import tomllib
 from pathlib import Path
 
 from flows.server.key import FILE
+from infra.settings import home_directory
 
 _SERVERS = ("PREFECT_SERVER_", "PREFECT_LOGGING_")
 """Prefixes of settings that configure a server of ours and name no API."""
 
 
 def is_silent() -> bool:
-    """Whether no Prefect API can be configured here, and no `lyceum serve` can run."""
+    """Whether no Prefect API can be configured here, and no `lyceum serve` can run. Raises
+    InputError: nothing says where Prefect's files would lie."""
     if "prefect" in sys.modules:  # asking costs nothing, and settings may have been set in memory
         return False
     names = (name.upper() for name in os.environ if name.upper().startswith("PREFECT_"))
-    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    home = Path(os.environ.get("PREFECT_HOME") or home_directory() / ".prefect").expanduser()
     files = home / "profiles.toml", home / FILE, Path("prefect.toml")
     return not (
         any(name != "PREFECT_HOME" and not name.startswith(_SERVERS) for name in names)

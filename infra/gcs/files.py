@@ -48,7 +48,7 @@ def fetch(uri: str, settings: Settings, needed: Callable[[Iterable[str]], list[s
     """
     bucket, path = _bucket(uri, settings)
     stored = listing(uri, settings)
-    directory = Path(settings.cache).expanduser() / "models" / f"gs-{digest(uri)[:16]}"
+    directory = Path(settings.cache) / "models" / f"gs-{digest(uri)[:16]}"
     receiver = Receiver(bucket, path, directory, directory / ".parts")
     for local in directory.rglob("[!.]*"):  # removed from the bucket since
         name = local.relative_to(directory).as_posix()
@@ -78,4 +78,4 @@ def fetch(uri: str, settings: Settings, needed: Callable[[Iterable[str]], list[s
 
 def _bucket(uri: str, settings: Settings) -> tuple[Bucket, str]:
     name, _, path = uri.removeprefix("gs://").rstrip("/").partition("/")
-    return Bucket(name, "", Path(settings.cache).expanduser(), settings), path
+    return Bucket(name, "", Path(settings.cache), settings), path

@@ -11,6 +11,13 @@ from schemas.base import InputError
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
+def expanded(text: str | Path, what: str) -> Path:
+    """The path that a person gave, with their home for `~`: a shell leaves that of `--data=~/rows`
+    alone, and a form any. Raises as `given_path`."""
+    given_path(text, what)
+    return Path(text).expanduser()
+
+
 def parsed_location(text: str) -> Path | tuple[str, str]:
     """The directory of a path or a `file://` URI; of a `gs://` URI the bucket and the prefix.
 

@@ -66,7 +66,7 @@ def open_store(
         from infra.gcs.bucket import Bucket
 
         settings = settings or Settings.from_environment()
-        objects = Bucket(*place, Path(settings.cache).expanduser().absolute(), settings)
+        objects = Bucket(*place, Path(settings.cache).absolute(), settings)
         here = _directory(objects.cache)
     if write:
         objects.prepare()

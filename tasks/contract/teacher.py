@@ -1,7 +1,7 @@
 """The contract of a teacher, a source of worked traces: one `TEACHER = Teacher(...)` in a file of
 `tasks/teachers/`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
@@ -26,6 +26,8 @@ class Teacher(Configured[ConfigT], Generic[ConfigT]):
         dependencies: what else decides its rows, given the config and `--data`: digests of files,
             versions of packages. Raises InputError for a missing file, before any job starts.
         expected: how many rows `teach` yields, 0 if unknown.
+        most: at most how many rows of each domain or grounding it has, top-ups included, as far as
+            that is known before anything is asked; None: not.
         prompts: its prompts alone, for a teacher that answers (`prompts = [{ name = "dataset", ...
             }]` in that one's table). None: it offers none.
         model: the base model that answers on this job's devices; None: none.
@@ -38,6 +40,9 @@ class Teacher(Configured[ConfigT], Generic[ConfigT]):
     teach: Callable[[ConfigT, Lesson], Iterator[Row]]
     dependencies: Callable[[ConfigT, Path | None], dict[str, str | int]]
     expected: Callable[[ConfigT], int] = field(default=lambda config: 0)
+    most: Callable[[ConfigT, Path | None], Mapping[str, int] | None] = field(
+        default=lambda config, data: None
+    )
     prompts: Callable[[ConfigT, Lesson], Iterator[Prompt | Dropped]] | None = None
     model: Callable[[ConfigT], str | None] = field(default=lambda config: None)
     programs: "Callable[[ConfigT, LoadedModel], list[Program]]" = field(

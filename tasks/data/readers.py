@@ -91,6 +91,26 @@ def read_records(name: str, file: Path | RemoteFile, *, header: Sequence[str] = 
         ) from error
 
 
+def most_records(file: Path | RemoteFile) -> int | None:
+    """At most how many records a file has, found without parsing it: its lines, or what Parquet
+    says. None: only reading it would tell, or it cannot be read."""
+    suffix, rows = Path(file.name).suffix.lower(), 0
+    if isinstance(file, RemoteFile) or suffix not in (".jsonl", ".parquet", *_TABLES):
+        return None
+    if suffix == ".parquet":
+        import pyarrow.parquet
+
+        try:
+            return int(pyarrow.parquet.read_metadata(file).num_rows)
+        except (OSError, pyarrow.ArrowException):
+            return None
+    last = b"\n"
+    with file.open("rb") as stream:
+        while block := stream.read(_BUFFER):
+            rows, last = rows + block.count(b"\n"), block[-1:]
+    return max(0, rows + (last != b"\n") - (suffix in _TABLES))
+
+
 def _open(name: str, file: Path) -> AbstractContextManager[IO[bytes]]:
     return unpacked(file.open("rb"), name) if file.name.endswith(".gz") else file.open("rb")
 

@@ -77,7 +77,7 @@ def _from_hub(source: Source, settings: Settings, weights: bool) -> Path:
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()  # they would fill the job's log
-    cache = Path(settings.cache).expanduser() / "huggingface"
+    cache = Path(settings.cache) / "huggingface"
     options: dict[str, Any] = {
         "repo_id": source.path,
         "revision": source.revision,
@@ -165,9 +165,7 @@ def _from_kaggle(source: Source, settings: Settings) -> Path:
     from kagglehub.handle import parse_model_handle
     from kagglesdk.models.types.model_api_service import ApiGetModelInstanceRequest
 
-    place = Path(
-        os.environ.setdefault("KAGGLEHUB_CACHE", str(Path(settings.cache).expanduser() / "kaggle"))
-    )
+    place = Path(os.environ.setdefault("KAGGLEHUB_CACHE", str(Path(settings.cache) / "kaggle")))
     place.mkdir(parents=True, exist_ok=True)
     handle = "/".join([source.path, *([source.revision] if source.revision else [])])
     name = f"model kaggle://{handle}"

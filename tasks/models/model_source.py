@@ -226,7 +226,7 @@ def model_dependencies(model: str) -> dict[str, str | int]:
         if source not in AT_HAND:  # as it is on a machine that the model was sent to
             check_readable(model)
         directory = AT_HAND.get(source, Path(source.path))
-        cache = Path(settings.cache).expanduser()
+        cache = Path(settings.cache)
         names = needed(files_below(directory))
         return {"model": digest({name: _sha256(directory / name, cache) for name in names})}
     return {}

@@ -66,7 +66,7 @@ def as_huggingface(directory: Path, settings: Settings) -> Path:
         for path in sorted(checkpoint.rglob("*"))
     ]
     name = f"orbax-{digest([str(checkpoint.resolve()), about])[:16]}"
-    target = Path(settings.cache).expanduser() / "models" / name
+    target = Path(settings.cache) / "models" / name
     if target.exists():
         return target
     arrays = Arrays(checkpoint)

@@ -57,6 +57,7 @@ from tasks.teaching.topping_up import (
     Round,
     Teachers,
     explain_shortfall,
+    require_rows,
     unsolved_ids,
     wanted,
 )
@@ -271,8 +272,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
             evaluation set raises.
     """
     config, distilled = job.config, job.inputs["examples"]
-    teachers = Teachers(job, distilled)
-    rounds: list[Round] = []
+    teachers, rounds = Teachers(job, distilled), list[Round]()
     evaluations = [one.read(job.data) for one in config.evaluations]
     for suite in parse_suites(config.suites, None):
         texts = [(one.id, question_of(one)) for one in suite_prompts(suite, job.data)]
@@ -376,16 +376,13 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
 def _prompts(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Example and Prompt rows as Prompt rows."""
     for line in lines:
-        row = orjson.loads(line)
-        for worked in ("reasoning", "proof"):
-            row.pop(worked, None)
-        yield orjson.dumps(row)
+        row = orjson.loads(line).items()
+        yield orjson.dumps({key: one for key, one in row if key not in ("reasoning", "proof")})
 
 
 def _write_lines(path: Path, lines: Iterator[bytes]) -> None:
     with path.open("wb") as out:
-        for line in lines:
-            out.write(line + b"\n")
+        out.writelines(line + b"\n" for line in lines)
 
 
 KIND = Kind(
@@ -397,4 +394,7 @@ KIND = Kind(
     small=small,
     dependencies=dependencies,
     at_home=at_home,
+    foresee=lambda config, inputs, data: require_rows(
+        config.group_quotas if config.exact else (), inputs["examples"]["teachers"], data
+    ),
 )

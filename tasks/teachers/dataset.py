@@ -37,7 +37,7 @@ from tasks.data.conversion import NotAnExample, example_of, prompt_of
 from tasks.data.data_files import data_digests, data_files
 from tasks.data.dropped import Dropped
 from tasks.data.mapping import Columns
-from tasks.data.readers import Record, Records, read_records
+from tasks.data.readers import Record, Records, most_records, read_records
 from tasks.data.sources import Source
 from tasks.routing import router
 from tasks.routing.asking import RoutingTeacher, asking
@@ -125,6 +125,21 @@ def _require_columns(source: Source, data: Path | None) -> None:
         records = _paired(source, name, read_records(name, file), data)
         rows = (record.row for record in records if isinstance(record, Record))
         Columns(name, source.columns(worked=source.teaches)).require_in(rows)
+
+
+def most(config: Config, data: Path | None) -> Counter[str] | None:
+    """Of sources whose rows are all of one group, the lines of their files."""
+    found = Counter[str]()
+    for source in config.sources:
+        group = source.grounding or source.domain
+        if not isinstance(group, str) or group == "router":
+            return None
+        rows = [most_records(file) for _, file in data_files(data, source.path, _READER)]
+        if None in rows:
+            return None
+        count = sum(filter(None, rows))
+        found[str(group)] += count if source.first is None else min(source.first, count)
+    return found
 
 
 def small(config: Config, sizes: Sizes) -> Config:
@@ -350,6 +365,7 @@ TEACHER = Teacher(
     config=Config,
     teach=teach,
     dependencies=dependencies,
+    most=most,
     prompts=prompts,
     small=small,
     asks_an_api=lambda config: config.routing is not None,

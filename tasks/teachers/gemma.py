@@ -191,6 +191,7 @@ TEACHER = Teacher(
     teach=teach,
     dependencies=dependencies,
     expected=rejection_sampling.expected,
+    most=rejection_sampling.most,
     small=rejection_sampling.small,
     model=lambda config: config.model,
     programs=programs,

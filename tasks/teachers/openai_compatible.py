@@ -195,6 +195,7 @@ TEACHER = Teacher(
     teach=teach,
     dependencies=rejection_sampling.dependencies,
     expected=rejection_sampling.expected,
+    most=rejection_sampling.most,
     small=rejection_sampling.small,
     asks_an_api=lambda config: True,
 )

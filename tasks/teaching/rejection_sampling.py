@@ -31,6 +31,7 @@ from tasks.contract.small import Sizes, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped, TeacherCause
 from tasks.teaching.lesson import Lesson, Row, take_cell
+from tasks.teaching.teacher_tables import most_rows
 from tasks.training.preference_pairs import CheckedSample, make_pairs
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
@@ -174,6 +175,11 @@ def expected(config: Answering) -> int:
         return sum(config.first.values())
     counts = [teacher.expected(lender) for teacher, lender in _lending(config)]
     return sum(counts) if all(counts) else 0
+
+
+def most(config: Answering, data: Path | None) -> Mapping[str, int] | None:
+    """At most how many prompts of each group can be answered (`Teacher.most`)."""
+    return most_rows(_lending(config), data)
 
 
 def asks_an_api(config: Answering) -> bool:

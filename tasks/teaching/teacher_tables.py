@@ -1,7 +1,8 @@
 """The teachers of a recipe, a table each, whose `name` is a file in `tasks/teachers/`; and the
 files of their rows, in a distill stage and in a top-up."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,18 @@ def teachers_of(tables: Sequence[Mapping[str, Any]]) -> list[tuple[Teacher[Any],
     numbered = enumerate(tables)
     configs = [TEACHERS.parse(dict(table), f"teachers.{index}") for index, table in numbered]
     return [(TEACHERS[config.name], config) for config in configs]
+
+
+def most_rows(
+    teachers: Iterable[tuple[Teacher[Any], Any]], data: Path | None
+) -> Counter[str] | None:
+    """At most how many rows of each domain or grounding these teachers have (`Teacher.most`)."""
+    found = Counter[str]()
+    for teacher, config in teachers:
+        if (most := teacher.most(config, data)) is None:
+            return None
+        found.update(most)
+    return found
 
 
 def asks_an_api(tables: Sequence[Mapping[str, Any]]) -> bool:

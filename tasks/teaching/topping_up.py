@@ -17,18 +17,37 @@ from typing import Any
 
 import numpy as np
 
+from schemas.base import InputError
 from schemas.examples import Domain, Example, Prompt
 from tasks.cleaning.pools import Files, Pools
-from tasks.cleaning.quotas import Shortfall, shortfall_table
+from tasks.cleaning.quotas import GroupQuota, Shortfall, shortfall_table
 from tasks.cleaning.rules import SPLITS, Split
 from tasks.contract.job import Job, read_rows
 from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import FILES, Cell, take_cell
-from tasks.teaching.teacher_tables import lesson_of, row_files, teachers_of
+from tasks.teaching.teacher_tables import lesson_of, most_rows, row_files, teachers_of
 
 LEAST_YIELD = 0.05
 """However few rows of a group survived so far, at most so much more is asked for: twenty for each
 that is missing."""
+
+
+def require_rows(
+    quotas: Sequence[GroupQuota], tables: Sequence[Mapping[str, Any]], data: Path | None
+) -> None:
+    """Check, before anybody is asked, that the files from which teachers read have as many rows as
+    quotas ask for, as far as these are known (`Teacher.most`). Raises InputError."""
+    if not quotas or (there := most_rows(teachers_of(tables), data)) is None:
+        return
+    for table, group, quota in quotas:
+        asked = {split: quota.total(split) for split in SPLITS}
+        if (total := sum(asked.values())) > there[group]:
+            said = ", ".join(f"{count} {split}" for split, count in asked.items() if count)
+            raise InputError(
+                f"{table}.{group} asks for {total} rows ({said}), and the files of the teachers"
+                f" have at most {there[group]}. Lower it, add rows, or take what there is: exact ="
+                " false."
+            )
 
 
 @dataclass(frozen=True)

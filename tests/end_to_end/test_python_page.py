@@ -61,4 +61,4 @@ def test_the_page_names_every_parameter(module: str) -> None:
     flow = getattr(__import__(f"flows.{module}", fromlist=[module]), module)
     table = PAGE.split("## The flow's parameters")[1].split("\n## ")[0]
     named = re.findall(r"^\| `(\w+)` \|", table, re.M)
-    assert named == list(form(flow, "")["properties"])
+    assert named == list(form(flow, "", [])["properties"])

@@ -104,6 +104,7 @@ OTHER_SETTINGS = {
     "poll_seconds": "0.9",
     "lease_seconds": "99",
     "compile_cache": "",
+    "cache": "/elsewhere",
     "zones": "europe-west4-a,us-west4-a",
     "local_kinds": "distill,rebalance",
     "tensor_parallel": "2",

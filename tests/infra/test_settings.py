@@ -1,5 +1,7 @@
 """Settings come from the environment, or name the variable that does not fit."""
 
+import pwd
+
 import pytest
 
 from infra.settings import Settings, TpuSettings
@@ -19,11 +21,48 @@ def test_settings_come_from_the_environment() -> None:
         ("LYCEUM_POLL_SECONDS", "soon"),
         ("LYCEUM_PARALLEL_JOBS", "0"),
         ("LYCEUM_LEASE_SECONDS", "inf"),
+        ("LYCEUM_CACHE", "~nobody-of-that-name/cache"),
     ],
 )
 def test_a_setting_that_does_not_fit_names_its_variable(variable: str, value: str) -> None:
     with pytest.raises(InputError, match=f"{variable}='{value}' is not valid"):
         Settings.from_environment({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "variable", "value", "fix"),
+    [
+        (Settings, "LYCEUM_PLAN", "maybe", "write 1 or 0"),
+        (Settings, "LYCEUM_COMPILE_CACHE", "cache/jax", "give an absolute path, or one that"),
+        (TpuSettings, "LYCEUM_TPU_TIER", "cheap", "'spot', 'on-demand' or 'guaranteed'"),
+        (TpuSettings, "LYCEUM_TPU_LABELS", "team=nlp,cost:42", "'cost:42' has no =; write key="),
+    ],
+)
+def test_a_value_that_is_none_of_the_valid_ones_says_which_are(settings, variable, value, fix):
+    with pytest.raises(InputError) as error:
+        settings.from_environment({variable: value})
+    assert f"{variable}='{value}' is not valid: " in str(error.value)
+    assert fix in str(error.value)
+
+
+def test_a_directory_begins_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a shell expands no `~`, as in a unit of systemd; workers have another directory."""
+    monkeypatch.setenv("HOME", "/home/me")
+    settings = Settings.from_environment({"LYCEUM_CACHE": "~/c", "LYCEUM_COMPILE_CACHE": "~/jax"})
+    assert (settings.cache, settings.compile_cache) == ("/home/me/c", "/home/me/jax")
+    assert Settings.from_environment({"LYCEUM_COMPILE_CACHE": ""}).compile_cache == ""
+
+
+def test_without_a_home_the_variable_that_names_one_is_asked_for(monkeypatch, tmp_path, lyceum):
+    """As in a container whose user has a number and no name."""
+
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    for name in ("HOME", "XDG_CACHE_HOME", "PREFECT_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert "Set HOME to a directory" in lyceum("runs", "--store", tmp_path, code=2).err
 
 
 @pytest.mark.parametrize(

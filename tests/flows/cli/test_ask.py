@@ -159,7 +159,9 @@ def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(run, m
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_a_pipe_that_holds_no_text_is_refused_after_what_it_asked(monkeypatch, errors):
     """As locales differ in what standard input does with such a byte."""
-    piped = io.TextIOWrapper(io.BytesIO(b"one?\n" * 4096 + b"caf\xe9?\n"), "utf-8", errors)
+    piped = io.TextIOWrapper(
+        io.BytesIO(b"\xef\xbb\xbfone?\r\n" * 4096 + b"caf\xe9?\n"), "utf-8", errors
+    )
     monkeypatch.setattr(sys, "stdin", piped)
     questions = _questions(people=False)
     assert next(questions) == "one?"
@@ -175,3 +177,5 @@ def test_a_dialogue_is_one_json_object_and_nothing_asked_is_refused(run, monkeyp
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     with pytest.raises(InputError, match="nothing was asked"):
         dialogue(run[0], run[1], None, sys.stdout.write)
+    monkeypatch.setattr("sys.stdin", None)  # as `<&-` leaves it
+    assert "nothing was asked" in lyceum("ask", "demo-1", "--store", run[0].uri, code=2).err

@@ -7,6 +7,7 @@ runs are.
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,9 @@ def fails(tmp_path: Path, lyceum: Any, monkeypatch: pytest.MonkeyPatch) -> Fails
 LINES = """
 run quickstrat | unknown recipe 'quickstrat'
 run nothing_like_it | Valid:
+run tiny | unknown recipe 'tiny'. Did you mean tiny.toml? Or give the path of a TOML file.
+run tiny.toml --hours soon | argument --hours: 'soon' is no number. See `lyceum run --help`.
+run tiny.toml --seeds few | argument --seeds: 'few' is no whole number. See
 run ./none.toml | cannot read recipe none.toml
 run . | cannot read recipe
 run broken.toml | broken.toml is not valid TOML
@@ -68,6 +72,7 @@ run reads.toml --data nowhere | --data nowhere: there is no such directory: /
 run reads.toml --data tiny.toml | is not a directory
 run reads.toml --data empty | --data empty is empty
 run reads.toml --data other | rows.jsonl
+deploy --pool processes --recipes nowhere | --recipes nowhere is not a directory with recipes
 run tiny.toml --store junk.toml | or a part of it, is a file
 plan tiny.toml --store junk.toml | or a part of it, is a file
 runs --store junk.toml | or a part of it, is a file
@@ -193,6 +198,37 @@ def test_an_extra_that_is_not_installed(fails: Fails, monkeypatch: pytest.Monkey
 def test_a_bad_environment_variable(fails, tiny_recipe, monkeypatch):
     monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "many")
     assert "LYCEUM_PARALLEL_JOBS='many'" in fails("run", tiny_recipe)
+    monkeypatch.delenv("LYCEUM_PARALLEL_JOBS")
+    monkeypatch.setenv("LYCEUM_LOCAL_KINDS", "distill,rebalanse")
+    for command in ("run", "plan"):
+        said = fails(command, tiny_recipe)
+        assert "LYCEUM_LOCAL_KINDS: unknown stage kind 'rebalanse'. Did you mean 'reb" in said
+
+
+ANSWERED = """name = "gemma"
+model = "gemma3-tiny"
+prompt_length = 64
+prompts = [{ name = "dataset", sources = [{ path = "rows.jsonl", domain = "math", prompt = "q" }] }]
+"""
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_quotas_beyond_the_rows_of_a_file_are_told_before_anybody_is_asked(
+    fails, lyceum, tmp_path, answered
+):
+    """Of worked rows, and of prompts that a model would answer for hours first."""
+    recipe = READS.replace("summarization = {", "math = {")
+    if answered:
+        recipe = re.sub(r'name = "dataset"\n.*\n', ANSWERED, recipe)
+    (tmp_path / "reads.toml").write_text(recipe, encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text('{"q": "1+1?", "a": "2"}\n' * 3, encoding="utf-8")
+    given = ["reads.toml", "--data", "."]
+    for command in ("run", "plan"):
+        said = fails(command, *given)
+        assert "stages.rebalance.config: quotas.math asks for 23 rows (20 train, 1 valid" in said
+        assert "the files of the teachers have at most 3. Lower it, add rows, or take" in said
+    lyceum("plan", *given, "--set", "stages.rebalance.config.exact=false")
+    lyceum("plan", "reads.toml")  # without the data nobody knows
 
 
 def test_a_real_process_prints_one_line_and_no_traceback(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The command line's contract: what is printed where, and the commands that need no run."""
 
+import io
 import os
 import re
 import sys
@@ -15,8 +16,10 @@ from flows.recipe.shipped import shipped_recipes, takes
 from flows.recipe.table import read_recipe
 from flows.runs.record import record_name
 from infra.accelerator import Accelerator, Found
+from infra.store.local_objects import Files
 from infra.store.store import open_store
 from schemas.artifact import ArtifactRef
+from schemas.base import InputError
 from schemas.job import JobStatus
 from schemas.reports import RunRecord, StageRecord
 
@@ -104,6 +107,36 @@ def test_runs_lists_records_oldest_first(tiny_recipe, tmp_path, lyceum, monkeypa
     lines = lyceum("runs", *place).out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(long in line for line in lines)
+
+
+def test_a_report_of_a_store_that_may_only_be_read_goes_elsewhere(
+    tiny_recipe, tmp_path, lyceum, monkeypatch
+):
+    """As a bucket that a team shares; root may write where nobody else can."""
+    write_run(tmp_path, tiny_recipe, "tiny-a", started=1.0)
+    writing = Files.write
+
+    def refuse(files: Files, name: str, data: bytes, seconds: float | None = None) -> None:
+        if files.root == tmp_path / "store":
+            raise InputError("it may only be read.")
+        writing(files, name, data, seconds)
+
+    monkeypatch.setattr(Files, "write", refuse)
+    command = ["report", "tiny-a", "--store", tmp_path / "store"]
+    assert "it may only be read. Or let the page go elsewhere: --to" in lyceum(*command, code=2).err
+    said = lyceum(*command, "--to", tmp_path / "page", "--json").json
+    assert Path(said["report"]).is_relative_to(tmp_path / "page")
+    assert "tiny-a" in Path(said["report"]).read_text(encoding="utf-8")
+    assert "is not empty" in lyceum(*command, "--to", tmp_path / "page", code=2).err
+
+
+def test_what_a_terminal_cannot_show_is_spelled_out(monkeypatch):
+    """As on a machine whose locale is Latin-1."""
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "latin-1"))
+    monkeypatch.setattr(show, "recipes", lambda value: ["3 \N{RIGHTWARDS ARROW} 5"])
+    assert main(["recipes"]) == 0
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue() == b"3 \\u2192 5\n"
 
 
 def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, lyceum):

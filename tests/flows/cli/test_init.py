@@ -1,5 +1,7 @@
 """Recipes that `lyceum init` writes; one is rehearsed in tests/end_to_end/flows/test_init.py."""
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.cli.init import Asking, draft_recipe
-from flows.recipe.draft import propose, propose_check, propose_domain
+from flows.recipe.draft import columns_of, propose, propose_check, propose_domain
 from flows.recipe.resolve import resolve
 from schemas.base import InputError, Stopped
 from tasks.contract.job import write_jsonl
@@ -62,6 +64,60 @@ def test_rows_without_reasoning_are_answered_by_the_model(tmp_path: Path) -> Non
     assert (teacher["name"], teacher["model"]) == ("gemma", "gemma3-270m-it")
 
 
+def test_columns_are_those_of_any_row_and_lie_in_objects_and_first_turns(tmp_path: Path) -> None:
+    """The first row of a file is often the odd one."""
+    said = {"about": {"question": "1+1?"}, "turns": [{"role": "user", "content": "hi"}]}
+    rows_ = [{"id": 1, **said}, {"id": 2, **said, "label": 2, "answer": {"text": None}}]
+    assert columns_of(rows_) == [
+        *("id", "label", "about.question", "answer.text", "turns.0.role", "turns.0.content")
+    ]
+    assert propose(rows_) == {"prompt": "about.question", "answer": "label"}
+
+    lines = [{"id": 0}, *({**said, "label": 2, "answer": {"text": "two"}} for _ in range(4))]
+    file = rows(tmp_path, *lines)
+    given = {"data": str(file), "prompt": "turns.0.content", "answer": "answer.text"}
+    draft, data = draft_recipe(tmp_path / "mine.toml", told(**given, check="exact"))
+    assert draft.columns == {"prompt": "turns.0.content", "answer": "answer.text"}
+    assert resolve(str(tmp_path / "mine.toml"), (), data).stages
+    with pytest.raises(InputError, match=r"--answer answer\.txet: .* Did you mean 'answer\.text'"):
+        draft_recipe(tmp_path / "other.toml", told(**given | {"answer": "answer.txet"}))
+
+
+def test_a_full_disk_leaves_no_half_of_a_recipe(tmp_path, monkeypatch):
+    """It would be in the way of the next try, which overwrites nothing."""
+    to, opened = tmp_path / "mine.toml", Path.open
+
+    def full(path: Path, *how: Any, **more: Any) -> Any:
+        file = opened(path, *how, **more)
+        if path == to:
+            file.write = refuse
+        return file
+
+    def refuse(text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = rows(tmp_path, *WORKED)
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "open", full)
+        with pytest.raises(InputError, match="No space left on device"):
+            draft_recipe(to, told(data=str(file)))
+    assert not to.exists()
+    draft_recipe(to, told(data=str(file)))
+
+
+def test_a_path_begins_at_home(tmp_path, lyceum, monkeypatch):
+    """A shell leaves the ~ of `--data=~/rows.jsonl` alone."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rows(tmp_path, *WORKED)
+    given = ["--data=~/mine.jsonl", "--domain=math", "--no-rehearsal", "--json"]
+    said = lyceum("init", "~/mine.toml", *given).json
+    assert said["next"][0] == f"lyceum rehearse {tmp_path}/mine.toml --data {tmp_path}"
+    plan = lyceum("plan", "~/mine.toml", "--data=~", "--store=~/store", "--json").json
+    assert plan["recipe"] == "mine"
+    wrong = lyceum("plan", "~/mine.toml", "--data=~no-such-user/rows", code=2).err
+    assert "argument --data: path '~no-such-user/rows': there is no such user" in wrong
+
+
 def test_a_files_name_is_no_part_of_the_recipe(tmp_path: Path) -> None:
     file = rows(tmp_path, *WORKED, name="a\nseed = 7\r\t.jsonl")
     draft_recipe(tmp_path / "mine.toml", told(data=str(file)))
@@ -114,6 +170,10 @@ def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     [
         ({"data": None}, "--data is missing: Your data, a file or a URL"),
         ({"data": "/nowhere/mine.csv"}, "--data /nowhere/mine.csv is not there."),
+        (
+            {"data": "/dev/null"},
+            "--data /dev/null is a pipe or a device: write its rows to a file.",
+        ),
         ({"data": "/"}, "--data / is a directory: name the file in it."),
         ({"prompt": "questoin"}, "--prompt questoin: the data have no such column. Did you mean"),
         ({"check": "sums"}, "--check sums: there is no such check. Valid: exact"),

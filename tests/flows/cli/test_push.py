@@ -146,6 +146,12 @@ def test_gc_finds_what_was_interrupted_and_takes_nothing_from_a_push_at_work(
     assert gc() == []
 
 
+def test_a_cache_that_cannot_be_made_is_named(push, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "file"))
+    assert "set LYCEUM_CACHE to a directory that can be written" in push(code=2)
+
+
 def test_another_stage_replaces_the_weights_and_takes_away_what_would_be_loaded_with_them(
     hub: FakeHub, push: Any
 ) -> None:

@@ -143,9 +143,11 @@ def test_new_weights_need_no_judge_at_all(monkeypatch, command):
         ("[[rewards]]\nname = 'rubric_juge'\n", "Did you mean 'rubric_judge'"),
         ("rubric = 1\nrewards = []\n", "unknown key 'rubric'"),
         ("rubrics = 'gone.jsonl'\n[[rewards]]\nname = 'format'\n", "cannot read"),
+        ("rubrics = 'bad.jsonl'\n[[rewards]]\nname = 'format'\n", "bad.jsonl, line 2: "),
     ],
 )
-def test_a_file_that_is_wrong_is_bad_input(command, text, message):
+def test_a_file_that_is_wrong_is_bad_input(command, tmp_path, text, message):
+    (tmp_path / "bad.jsonl").write_text("\n{}\n", encoding="utf-8-sig")
     assert message in command(text, code=2).err
 
 

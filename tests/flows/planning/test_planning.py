@@ -63,6 +63,13 @@ def test_a_plan_seen_before_starts_no_compiler(plan, monkeypatch):
     assert plan() == first
 
 
+def test_a_cache_that_cannot_be_made_is_named(fake, tmp_path, lyceum, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "file"))
+    said = lyceum("plan", "tiny.toml", "--target", "v5e-8", code=2).err
+    assert "set LYCEUM_CACHE to a directory that can be written" in said
+
+
 def test_a_changed_config_is_asked_about_and_programs_it_shares_are_not_compiled_again(fake, plan):
     plan()
     plan("--set", "stages.sft.config.steps=20")

@@ -1,12 +1,14 @@
 """What is said of a Prefect API anywhere is heard, and no more than that."""
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
 
 from flows.server import silence
 from flows.server.key import Api, new_key, write
+from schemas.base import InputError
 
 URL = "http://127.0.0.1:4999/api"
 SAYING = {
@@ -71,3 +73,20 @@ def test_what_else_is_heard(here: Path, monkeypatch: pytest.MonkeyPatch, what: s
     else:
         monkeypatch.setattr(silence, "sys", type("Sys", (), {"modules": {"prefect": None}}))
     assert not silence.is_silent()
+
+
+def test_a_home_is_one_of_a_person_and_asked_for_where_there_is_none(here, monkeypatch):
+    (here / "theirs").mkdir()
+    (here / "theirs" / "profiles.toml").touch()
+    monkeypatch.setenv("HOME", str(here))
+    monkeypatch.setenv("PREFECT_HOME", "~/theirs")
+    assert not silence.is_silent()
+
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    for name in ("HOME", "PREFECT_HOME"):
+        monkeypatch.delenv(name)
+    with pytest.raises(InputError, match="Set HOME to a directory"):
+        silence.is_silent()

@@ -5,6 +5,7 @@ import base64
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
 from tasks import stage
 from tasks.chat.provider import endpoint_of, travelling
+from tasks.contract.kinds import stage_kind
 from tasks.running import follower
 from tasks.running.watch import WATCH, Watch
 from tests.conftest import TINY
@@ -185,7 +187,8 @@ def test_a_run_is_refused_before_anything_is_submitted(tmp_path, monkeypatch):
     resolved, store = resolve(str(tmp_path / "recipe.toml")), open_store(tmp_path / "store")
     check_endpoints(resolved, store, "local", ())
     check_endpoints(resolved, store, "v5e-8", ())  # distill stays at home
-    monkeypatch.setattr(type(resolved), "at_home", lambda self, stage: False)
+    away = replace(stage_kind("distill"), at_home=lambda config, inputs: False)
+    monkeypatch.setattr("flows.recipe.resolve.stage_kind", lambda name: away)
     with pytest.raises(InputError, match="stage distill: provider 'nowhere': set NOWHERE_BASE_URL"):
         check_endpoints(resolved, store, "v5e-8", ())
     monkeypatch.setenv("LYCEUM_LOCAL_KINDS", "distill")

@@ -10,6 +10,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Example
+from tasks.data.readers import most_records
 from tasks.teachers import dataset
 from tests.tasks.teachers.dataset_rows import MATH, ROWS, causes, config, lesson, teach, write
 
@@ -160,3 +161,21 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     tracemalloc.stop()
     assert count == 4_000
     assert peak < 1.5e6, f"{peak / 1e6:.1f} MB"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "most"),
+    [
+        ("a.jsonl", b'{"a": 1}\n{"a": 2}', 2),
+        ("a.jsonl", b'{"a": 1}\n{"a": 2}\n', 2),
+        ("a.csv", b"question,answer\n1+1?,2\n", 1),
+        ("a.tsv", b"question\tanswer\n", 0),
+        ("a.csv", b"", 0),
+        ("a.json", b"[]", None),
+        ("a.jsonl.gz", b"", None),
+        ("a.parquet", b"junk", None),
+    ],
+)
+def test_the_rows_of_a_file_are_bounded_without_parsing_it(tmp_path, name, content, most):
+    write(tmp_path / name, content)
+    assert most_records(tmp_path / name) == most
