@@ -17,7 +17,7 @@ from flows.cli.answer import say
 from flows.recipe.draft import CHECKS, Draft, propose, propose_check, propose_domain, text
 from flows.recipe.resolve import resolve_table
 from flows.recipe.table import parse_table
-from infra.store.local_objects import given_path
+from infra.store.location import given_path
 from infra.targets import check_target
 from infra.visible import plain
 from schemas.base import InputError, Stopped, nearest
