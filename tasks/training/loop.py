@@ -304,7 +304,7 @@ def _resume(
                 found.name,
                 problem,
             )
-            checkpoints.forget()
+            job.work.clear()  # rollouts and the best weights come of the same code's
             return 0
         put_back(trainer, found, counters=True)
         kept = [key for key in found.forms if key.startswith("kept/")]
