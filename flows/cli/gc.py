@@ -37,7 +37,7 @@ from pydantic import ValidationError
 from flows.cli.needs import Needs
 from flows.cli.unsent import discard_unsent, unsent
 from flows.promotion.champion import protected
-from flows.runs.record import record_name, run_status
+from flows.runs.record import record_name, run_folder, run_status
 from infra.backend import JobBackend
 from infra.context import context
 from infra.settings import Settings
@@ -166,7 +166,7 @@ def _job_inputs(store: Store, key: str) -> set[str]:
 
 def _runs(store: Store, drop: Collection[str]) -> Iterator[Garbage]:
     for run in drop:
-        item = Garbage("run", f"runs/{run}", "it is to be dropped")
+        item = Garbage("run", run_folder(run), "it is to be dropped")
         for found in store.objects(item.name):
             item.add(found, item.name)
         yield item

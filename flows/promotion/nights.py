@@ -11,7 +11,7 @@ from flows.promotion.champion import Champion
 from flows.promotion.gate import Gate
 from flows.recipe.explain import outlook
 from flows.recipe.resolve import ResolvedRecipe
-from flows.runs.record import record_name
+from flows.runs.record import record_name, run_folder
 from flows.runs.results import read_results
 from infra.store.store import Store
 from schemas.base import InputError, StrictModel, digest
@@ -64,7 +64,7 @@ DECISION = "nightly.json"
 
 def decision_name(run_id: str) -> str:
     """The decision's name in the store."""
-    return f"runs/{run_id}/{DECISION}"
+    return f"{run_folder(run_id)}/{DECISION}"
 
 
 def last_nightly(store: Store, recipe: str) -> tuple[RunRecord, Decision] | None:
