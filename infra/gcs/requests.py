@@ -14,9 +14,10 @@ import json
 import logging
 import random
 import re
+import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -84,6 +85,7 @@ class Requests:
         self._account = account
         self._lock = threading.Lock()
         self._silent_since: float | None = None
+        self._answered = False
 
     def ask(
         self,
@@ -137,6 +139,7 @@ class Requests:
             else:
                 if failures:
                     self._log_recovery()
+                self._answered = True
                 return result
         raise ConnectionError(
             f"{self.uri}: given up, because another part of the same transfer failed."
@@ -178,7 +181,14 @@ class Requests:
             error, (ConnectionError, TimeoutError)
         ):
             raise error  # this machine's own trouble, such as a file that cannot be read
-        return _reason_of_connection(error)
+        reason = _reason_of_connection(error)
+        distrusted = any(isinstance(one, ssl.SSLCertVerificationError) for one in _causes(error))
+        if distrusted and not self._answered:  # else a network that wants one to log in first
+            raise InputError(
+                f"store {self.uri}: this machine does not trust who answers ({reason}). Is its"
+                " clock right? A proxy with certificates of its own needs REQUESTS_CA_BUNDLE=FILE."
+            ) from error
+        return reason
 
     def _explained(self, code: int, words: str, reason: str) -> InputError:
         """A refusal, as what a person can do about it. It quotes the service, never the request,
@@ -331,16 +341,22 @@ def _wish_of_service(error: Any) -> float:
 def _reason_of_connection(error: BaseException) -> str:
     """The operating system's words, which lie at the end of a chain of wrappers, or else what kind
     of failure it was."""
-    link: BaseException | None = error
-    while link is not None:
+    for link in _causes(error):
         if isinstance(link, Unusable):
             return str(link)
         if isinstance(link, TimeoutError) or "Timeout" in type(link).__name__:
             return "no answer in time"
         if isinstance(link, OSError) and link.errno is not None and link.strerror:
             return link.strerror
-        link = link.__cause__ or link.__context__
     return "the connection broke"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it wraps."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def _phrase(code: int) -> str:
