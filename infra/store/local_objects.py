@@ -380,7 +380,7 @@ def _move(directory: Path, target: Path) -> None:
         if error.errno != errno.EXDEV:
             raise
         shutil.copytree(directory, target)
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)  # else what was copied would be removed, too
 
 
 def _sync(path: Path) -> None:

@@ -130,3 +130,14 @@ def test_an_artifact_of_others_is_never_away_while_an_old_one_is_set_aside(
     refusing(monkeypatch, "rename", errno.EIO, lambda path: moved.append(str(path)) or False)
     assert not store._objects.set_aside(name, f"artifacts/sft/{KEY}/aside.json", b"the old one")
     assert (store.valid("sft", KEY), moved) == (first, [])
+
+
+def test_an_output_on_another_disk_that_cannot_be_cleared_away_is_committed(
+    store: Store, monkeypatch
+) -> None:
+    """`work/` may be a link to a scratch disk, and NFS keeps open files in their directory."""
+    out = output(store)
+    refusing(monkeypatch, "rename", errno.EXDEV, lambda path: Path(path) == out)
+    refusing(monkeypatch, "rmdir", errno.ENOTEMPTY, lambda path: Path(path).name == "out")
+    first = store.commit(draft(), out)
+    assert store.valid("sft", KEY) == first
