@@ -42,6 +42,7 @@ DAMAGED_UPLOAD = "doesn't match calculated"
 """Words in the service's refusal of bytes whose checksum is not the one that was announced."""
 _TRANSIENT = {408, 409, 429, 500, 502, 503, 504}
 _DENIED = re.compile(r"(\S+) does not have (storage\.[\w.]+) access")
+_POLICY = re.compile(r"retention.?policy|ActiveHold|organization's policy", re.I)
 
 
 class Missing(Exception):
@@ -226,6 +227,12 @@ class Requests:
             return InputError(
                 f"{store}: this machine's credentials do not cover Cloud Storage ({words}). Create"
                 " the machine with --scopes=cloud-platform."
+            )
+        if code == 403 and _POLICY.search(f"{reason} {words}"):
+            return InputError(
+                f"{store}: a policy forbids this, and no role helps ({words}). A store replaces and"
+                " deletes objects: take a bucket without retention or holds, on a network that the"
+                " organisation allows."
             )
         if code == 403:
             return self._denied(words)

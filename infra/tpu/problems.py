@@ -106,6 +106,16 @@ def explain(
             " LYCEUM_TPU_PROJECT=PROJECT"
         )
         return Problem("disabled", text)
+    if "vmExternalIpAccess" in words:
+        text = f"{what}: the organisation allows no public addresses ({words})"
+        return Problem(
+            "invalid", f"{text}. Set LYCEUM_TPU_EXTERNAL_IPS=false; the network needs Cloud NAT"
+        )
+    if "quota project" in words:
+        text = f"the credentials name no project to count requests for ({words}). Name it: gcloud"
+        return Problem(
+            "credentials", f"{text} auth application-default set-quota-project {project}"
+        )
     if code == "UNAUTHENTICATED" or (code in _TRANSIENT and _LOGIN.search(words)):
         return credentials_problem(words)
     if code == "PERMISSION_DENIED" and (_ACT_AS.search(words) or _PERMISSION.search(words)):

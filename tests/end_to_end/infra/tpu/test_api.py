@@ -283,6 +283,10 @@ INVALID_ARGUMENT | invalid | v5litepod-8 is not to be had in us-central1-a |
 INVALID_ARGUMENT | invalid | Valid: v2-alpha-tpuv5-lite; set LYCEUM_TPU_RUNTIME |
     The requested runtime version, "tpu-vm-v9", could not be found in zone us-central1-a
 INVALID_ARGUMENT | invalid | LYCEUM_TPU_DATA_DISK | The disk 'd' is in another place
+FAILED_PRECONDITION | invalid | Set LYCEUM_TPU_EXTERNAL_IPS=false |
+    Constraint constraints/compute.vmExternalIpAccess violated for project 12.
+PERMISSION_DENIED | credentials | gcloud auth application-default set-quota-project p |
+    The tpu.googleapis.com API requires a quota project, which is not set by default.
 FAILED_PRECONDITION | unknown | answers FAILED_PRECONDITION |
     delete is not supported while in state DELETING
 """
@@ -291,7 +295,7 @@ FAILED_PRECONDITION | unknown | answers FAILED_PRECONDITION |
 
 def test_refusals_have_one_meaning_and_say_what_to_do() -> None:
     lines = REFUSALS.replace("|\n ", "|").strip().splitlines()
-    assert len(lines) == 24
+    assert len(lines) == 26
     for line in lines:
         code, kind, said, words = (part.strip() for part in line.split("|"))
         problem = explain(code, words, ZONE, "p", V5E, TpuSettings(project="p"))
