@@ -331,12 +331,13 @@ class Guard:
         barrier()
 
     def _best(self) -> "Checkpoint":
-        from tasks.training.checkpoints import Checkpoint, Checkpoints
+        from tasks.training.checkpoints import FOLDER as CHECKPOINTS
+        from tasks.training.checkpoints import Checkpoint
 
         for name in self._work.children(FOLDER):
             if _step(name) == self.best_step and (tree := self._work.load_tree(f"{FOLDER}/{name}")):
                 return Checkpoint(name, *tree)
-        Checkpoints(self._work, seconds=0, log=self._log).forget()
+        self._work.remove(CHECKPOINTS)
         raise StageFailed(
             f"the best checkpoint, after update {self.best_step}, is missing from the stage's"
             " workspace; run again, and the stage starts over."
