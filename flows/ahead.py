@@ -16,7 +16,7 @@ from flows.ending import report_run
 from flows.preamble import Prepared
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedStage
-from flows.runs.record import RunLog
+from flows.runs.record import RunLog, run_folder
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError
@@ -53,7 +53,7 @@ def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], wa
     finally:
         if len(found) < len(outlooks):
             with suppress(OSError, InputError):
-                store.remove(f"runs/{run.record.run_id}")
+                store.remove(run_folder(run.record.run_id))
     if len(found) < len(outlooks):
         return False
     if prepared.plan is not None:

@@ -26,7 +26,7 @@ log = logging.getLogger("lyceum.local")
 class _Job:
     """A job of this process: queued as long as its worker has not been started. `log_copied`:
     its log is in the bucket. `exclusive`: it computes on the accelerator, which has no room for
-    another."""
+    another. `refusal`: why its worker could not be started."""
 
     store: Store
     worker: Worker
@@ -34,6 +34,7 @@ class _Job:
     exclusive: bool
     cancelled: bool = False
     log_copied: bool = False
+    refusal: OSError | None = None
 
 
 class LocalBackend(JobBackend):
@@ -87,6 +88,9 @@ class LocalBackend(JobBackend):
         job = self._jobs.get(handle)
         if job is None:
             return self._poll_elsewhere(handle)
+        if job.refusal is not None:
+            queued = JobStatus(state="queued", heartbeat=time.time())
+            return failed(queued, f"the worker cannot be started: {job.refusal}")
         if not job.worker.started:
             if job.cancelled:
                 return JobStatus(state="cancelled", heartbeat=time.time())
@@ -170,16 +174,21 @@ class LocalBackend(JobBackend):
         return environment, False
 
     def _start_what_fits(self) -> None:
+        """Whoever calls this follows one of the jobs, and hears of no other's refusal."""
         with self._lock:
             running = [job for job in self._jobs.values() if job.worker.alive]
             for job in self._jobs.values():
-                if job.worker.started or job.cancelled:
+                if job.worker.started or job.cancelled or job.refusal is not None:
                     continue
                 if len(running) >= self._settings.parallel_jobs:
                     return
                 if job.exclusive and any(other.exclusive for other in running):
                     continue
-                job.worker.start(job.environment, self._fork_server(job))
+                try:
+                    job.worker.start(job.environment, self._fork_server(job))
+                except OSError as error:
+                    job.refusal = error
+                    continue
                 running.append(job)
 
     def _fork_server(self, job: _Job) -> ForkServer | None:

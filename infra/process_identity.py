@@ -1,5 +1,6 @@
 """Identifies a process, and tells whether it still exists: a pid is valid on its own machine, in
-its own container, since the last boot."""
+its own container, since the last boot, until another process gets it: at once where a container
+starts again, whose processes have the numbers of those before."""
 
 import functools
 import os
@@ -11,7 +12,10 @@ from schemas.reports import Process
 
 def this_process() -> Process:
     """This process' identity."""
-    return Process(host=socket.gethostname(), namespace=_namespace(), pid=os.getpid())
+    pid = os.getpid()
+    return Process(
+        host=socket.gethostname(), namespace=_namespace(), pid=pid, began=process_began(pid)
+    )
 
 
 def is_here(process: Process) -> bool:
@@ -28,9 +32,20 @@ def is_gone(process: Process) -> bool:
         os.kill(process.pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # alive, and another user's
-        return False
-    return False
+    except PermissionError:  # another user's
+        pass
+    return process.began is not None and process_began(process.pid) not in (None, process.began)
+
+
+def process_began(pid: int) -> int | None:
+    """Clock ticks from the boot to the start of a process, -1 of one that has ended and is not
+    waited for, None where /proc does not tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()  # its name may hold blanks
+    return -1 if state in "ZX" else int(fields[18])
 
 
 @functools.cache

@@ -5,7 +5,9 @@
                             environment/{python,requirements.txt,constraints.txt,overrides.txt}
     data/<digest>/          a tree (`Store.save_tree`) with the files of a data directory
 
-Both are named after their content, so they are sent once. The environment has the exact versions,
+Both are named after their content. Data that is there is not sent again; the code is, once a day,
+because the bucket's lifecycle (infra/terraform/bucket.tf) deletes what is a month old, also what is
+used each night. The environment has the exact versions,
 installed here, of all that a worker needs, whether Lyceum is a checkout or a wheel. jax's own extra
 `tpu` adds what a machine with a TPU needs.
 """
@@ -22,6 +24,7 @@ import sys
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -56,18 +59,20 @@ _MACHINE = {
 }
 """Values of requirements' markers on a machine in the cloud."""
 
-_shipped: set[str] = set()
+RESEND_SECONDS = 86400.0
+"""Seconds after which a process sends the code again."""
+_shipped: dict[str, float] = {}
 _sending_data = threading.Lock()
 
 
 def ship_source(store: Store) -> str:
-    """Send the code's archive, and return its name in the store. Raises InputError when Lyceum is
-    not installed."""
+    """Send the code's archive, unless this process has just done so, and return its name in the
+    store. Raises InputError when Lyceum is not installed."""
     name, packed = archive()
-    if store.uri not in _shipped:
-        if not store.create_bytes(name, packed) and store.read_bytes(name) != packed:
-            store.write_bytes(name, packed)  # it was damaged
-        _shipped.add(store.uri)
+    now = time.monotonic()
+    if now - _shipped.get(store.uri, -RESEND_SECONDS) >= RESEND_SECONDS:
+        store.write_bytes(name, packed)
+        _shipped[store.uri] = now
     return name
 
 
@@ -182,7 +187,8 @@ def archive() -> tuple[str, bytes]:
     a process runs the code that it has loaded."""
     contents = {f"environment/{name}": text.encode() for name, text in environment().items()}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*")):
-        if path.suffix in SUFFIXES and (path.parent / "__init__.py").exists():
+        shown = not path.name.startswith(".")  # an editor's lock, what macOS leaves on other disks
+        if shown and path.suffix in SUFFIXES and (path.parent / "__init__.py").exists():
             contents[path.relative_to(ROOT).as_posix()] = path.read_bytes()
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:

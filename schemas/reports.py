@@ -54,11 +54,14 @@ class StageVersion(StrictModel):
 
 
 class Process(StrictModel):
-    """A process; `host` and `namespace` tell whether `pid` can be looked up from where one is."""
+    """A process; `host` and `namespace` tell whether `pid` can be looked up from where one is, and
+    `began` whether another process has the number by now: clock ticks from the boot to its start,
+    None where the system does not tell."""
 
     host: str
     namespace: str
     pid: int
+    began: int | None = None
 
 
 class RunRecord(StrictModel):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pydantic import ValidationError
 
 from flows.promotion.champion import protected
-from flows.runs.record import record_name, run_status
+from flows.runs.record import record_name, run_folder, run_status
 from infra.store.store import Store
 from schemas.base import InputError, nearest
 from schemas.reports import RunRecord
@@ -45,7 +45,7 @@ def drop_run(store: Store, run: str) -> None:
             store.create_bytes(name, record)
     if kept:
         raise InputError(f"run {run!r} cannot be dropped: {champions[run]}.")
-    remove(store, f"runs/{run}")
+    remove(store, run_folder(run))
 
 
 def remove(store: Store, name: str) -> None:

@@ -34,6 +34,7 @@ from typing import Any
 from flows.cli.dropping import check_drop, drop_run, remove
 from flows.cli.needs import Needs
 from flows.cli.unsent import discard_unsent, unsent
+from flows.runs.record import run_folder
 from infra.backend import JobBackend
 from infra.context import context
 from infra.settings import Settings
@@ -144,7 +145,7 @@ def _job_inputs(store: Store, key: str) -> set[str]:
 
 def _runs(store: Store, drop: Collection[str]) -> Iterator[Garbage]:
     for run in drop:
-        item = Garbage("run", f"runs/{run}", "it is to be dropped")
+        item = Garbage("run", run_folder(run), "it is to be dropped")
         for found in store.objects(item.name):
             item.add(found, item.name)
         yield item

@@ -25,7 +25,7 @@ from flows.recipe.draft import (
 )
 from flows.recipe.resolve import resolve_table
 from flows.recipe.table import parse_table
-from infra.store.local_objects import given_path
+from infra.store.location import given_path
 from infra.targets import check_target
 from infra.visible import plain
 from schemas.base import InputError, Stopped, nearest

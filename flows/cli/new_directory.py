@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from infra.store.local_objects import given_path
+from infra.store.location import given_path
 from schemas.base import InputError
 from schemas.toml import require_utf_8
 

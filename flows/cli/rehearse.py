@@ -14,6 +14,7 @@ from flows.preamble import Parameters, Prepared
 from flows.rehearsal.cut import Rehearsed, check_rows, rehearsed
 from flows.rehearsal.findings import findings_of
 from flows.rehearsal.page import page_blocks, write_rehearsal
+from flows.runs.record import run_folder
 from flows.runs.results import read_results
 from infra.context import context
 from schemas.reports import RunRecord
@@ -117,7 +118,8 @@ def _tell(record: RunRecord, ready: Rehearsed, tallies: Mapping[str, Tally]) -> 
         "report": record.report,
     }
     told["page"] = write_rehearsal(store, told)
-    store.write_bytes(f"runs/{record.run_id}/{NAME}", json.dumps(told, indent=1).encode() + b"\n")
+    name = f"{run_folder(record.run_id)}/{NAME}"
+    store.write_bytes(name, json.dumps(told, indent=1).encode() + b"\n")
     return told
 
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from flows.recipe.trained import finished_stage, sound_artifact
 from flows.report import blocks as ui
 from flows.report.html import page, write_page
+from flows.runs.record import run_folder
 from infra.store.answers import Answers
 from infra.store.store import Store
 from schemas.base import InputError, StrictModel, digest, explain_validation
@@ -106,7 +107,7 @@ def rejudge_run(
             about, rows, wanted.rewards, resources, criteria, usd=usd, progress=progress
         )
     said = [one.model_dump(mode="json") for one in given or ()]
-    name = f"runs/{record.run_id}/rejudge-{digest([text, said])[:12]}"
+    name = f"{run_folder(record.run_id)}/rejudge-{digest([text, said])[:12]}"
     value = {"run_id": record.run_id, "stage": chosen.name, "file": str(file), **found}
     ledger = (row.model_dump(mode="json") for row in value.pop("ledger"))
     body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ledger)

@@ -12,7 +12,7 @@ from flows.promotion.champion import Champion
 from flows.promotion.gate import Gate
 from flows.recipe.explain import outlook
 from flows.recipe.resolve import ResolvedRecipe
-from flows.runs.record import record_name
+from flows.runs.record import record_name, run_folder
 from flows.runs.results import read_results
 from flows.runs.wording import amount
 from infra.store.store import Store
@@ -73,12 +73,12 @@ DECISION, REMATCHES = "nightly.json", "rematches.json"
 
 def decision_name(run_id: str) -> str:
     """The decision's name in the store."""
-    return f"runs/{run_id}/{DECISION}"
+    return f"{run_folder(run_id)}/{DECISION}"
 
 
 def name_rematches(store: Store, run_id: str, keys: Iterable[str]) -> None:
     """Put these keys on record, beside those that are there."""
-    name = f"runs/{run_id}/{REMATCHES}"
+    name = f"{run_folder(run_id)}/{REMATCHES}"
     before = store.read_json(name, Rematches)
     named = Rematches(keys=tuple(dict.fromkeys([*(before.keys if before else ()), *keys])))
     if named != before:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import ConfigDict, Field, create_model
 
 from flows.recipe.shipped import shipped_names
-from infra.store.local_objects import given_path
+from infra.store.location import given_path
 from infra.targets import TARGETS
 from schemas.base import InputError
 

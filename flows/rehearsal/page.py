@@ -7,6 +7,7 @@ from typing import Any
 from flows.report import blocks as ui
 from flows.report.html import page, tag, write_page
 from flows.report.sections.rewards import audit_blocks
+from flows.runs.record import run_folder
 from flows.runs.wording import Tone
 from infra.store.store import Store
 from schemas.base import clip
@@ -26,7 +27,7 @@ def write_rehearsal(store: Store, told: Mapping[str, Any]) -> str:
         link = tag("a", "the report of its run", href=told["report"].rpartition("/")[2])
         own = [ui.Raw(tag("p", "See also ", link, "."))]
     text = page(f"{title} ({run_id})", [ui.Heading(title, 1)], [*page_blocks(told)], own)
-    return write_page(store, f"runs/{run_id}/rehearsal.html", text)
+    return write_page(store, f"{run_folder(run_id)}/rehearsal.html", text)
 
 
 def page_blocks(told: Mapping[str, Any]) -> Iterator[ui.Block]:

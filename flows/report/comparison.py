@@ -12,6 +12,7 @@ from flows.report.rates import change_cell, level_text
 from flows.runs.compare import ABSENT_STAGE
 from flows.runs.effects import ALL, Part
 from flows.runs.pairing import pairing_text
+from flows.runs.record import run_folder
 from flows.runs.wording import amount, bounds, duration, gap
 from infra.store.store import Store
 from schemas.base import digest
@@ -30,7 +31,7 @@ def render_comparison(store: Store, comparisons: Sequence[dict[str, Any]]) -> st
     """
     runs = [comparisons[0]["a"]["run_id"], *(one["b"]["run_id"] for one in comparisons)]
     last = runs[1] if len(runs) == 2 else f"{len(runs) - 1}-runs-{digest(runs[1:])[:8]}"
-    name = f"runs/{runs[0]}/compare-{last}.html"
+    name = f"{run_folder(runs[0])}/compare-{last}.html"
     words = {2: "Two", 3: "Three", 4: "Four"}.get(len(runs), str(len(runs)))
     head = [ui.Heading(f"{words} runs compared", 1)]
     written = page(", ".join(runs), head, list(comparison_blocks(comparisons)))

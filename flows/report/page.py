@@ -15,6 +15,7 @@ from flows.report.html import page, tag, write_page
 from flows.report.section import SECTIONS
 from flows.report.verdict import stage_verdicts, verdict
 from flows.runs.effects import EXACT, FORMAT, SAFE, Metric, outcomes, overall_effect, suite_effects
+from flows.runs.record import run_folder
 from flows.runs.results import RunResults
 from flows.runs.wording import (
     TONES,
@@ -73,7 +74,7 @@ def written_by(record: RunRecord) -> ui.Paragraph:
 
 def report_name(run_id: str) -> str:
     """The name of a run's report in the store."""
-    return f"runs/{run_id}/report.html"
+    return f"{run_folder(run_id)}/report.html"
 
 
 def write_report(store: Store, report: Report) -> str:

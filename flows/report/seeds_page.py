@@ -9,7 +9,7 @@ from flows.report.html import page, write_page
 from flows.report.page import trouble, written_by
 from flows.report.rates import cell, change_cell, level_text
 from flows.runs.effects import METRICS, Change, Metric, Part
-from flows.runs.record import left
+from flows.runs.record import left, run_folder
 from flows.runs.replicates import Level, Over, Replicates
 from flows.runs.wording import (
     TONES,
@@ -50,7 +50,7 @@ def write_seeds(store: Store, runs: Replicates, absent: Mapping[int, str]) -> st
     record = next(iter(runs.runs.values())).record
     title = f"{record.recipe.name} under {len(runs.runs) + len(absent)} seeds"
     text = page(title, [head], rest, [written_by(record)])
-    return write_page(store, f"runs/{record.run_id}/seeds.html", text)
+    return write_page(store, f"{run_folder(record.run_id)}/seeds.html", text)
 
 
 def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Block]:

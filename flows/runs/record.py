@@ -46,9 +46,14 @@ def new_run_id(recipe: str) -> str:
     return f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
+def run_folder(run_id: str) -> str:
+    """The name in the store below which all files of a run lie."""
+    return f"runs/{run_id}"
+
+
 def record_name(run_id: str) -> str:
     """The run record's name in the store."""
-    return f"runs/{run_id}/run.json"
+    return f"{run_folder(run_id)}/run.json"
 
 
 class RunLog:
@@ -237,11 +242,11 @@ def read_plan(store: Store, run_id: str) -> dict[str, Any] | None:
 
 
 def _version_name(run_id: str, stage: str) -> str:
-    return f"runs/{run_id}/stages/{stage}.json"
+    return f"{run_folder(run_id)}/stages/{stage}.json"
 
 
 def _plan_name(run_id: str) -> str:
-    return f"runs/{run_id}/plan.json"
+    return f"{run_folder(run_id)}/plan.json"
 
 
 @functools.cache

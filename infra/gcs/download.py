@@ -224,6 +224,11 @@ class Receiver:
                     " is left on its disk. Free some, or set LYCEUM_CACHE to a directory on"
                     " another disk."
                 ) from error
+            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise InputError(
+                    f"the cache {self._files} lies on a file system without locks"
+                    f" ({error.strerror}). Set LYCEUM_CACHE to a directory on another disk."
+                ) from error
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
                 raise InputError(
                     f"the cache {self._files} cannot be written ({error.strerror}). Set"

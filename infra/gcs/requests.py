@@ -14,9 +14,10 @@ import json
 import logging
 import random
 import re
+import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -41,6 +42,7 @@ DAMAGED_UPLOAD = "doesn't match calculated"
 """Words in the service's refusal of bytes whose checksum is not the one that was announced."""
 _TRANSIENT = {408, 409, 429, 500, 502, 503, 504}
 _DENIED = re.compile(r"(\S+) does not have (storage\.[\w.]+) access")
+_POLICY = re.compile(r"retention.?policy|ActiveHold|organization's policy", re.I)
 
 
 class Missing(Exception):
@@ -84,6 +86,7 @@ class Requests:
         self._account = account
         self._lock = threading.Lock()
         self._silent_since: float | None = None
+        self._answered = False
 
     def ask(
         self,
@@ -137,6 +140,7 @@ class Requests:
             else:
                 if failures:
                     self._log_recovery()
+                self._answered = True
                 return result
         raise ConnectionError(
             f"{self.uri}: given up, because another part of the same transfer failed."
@@ -178,7 +182,14 @@ class Requests:
             error, (ConnectionError, TimeoutError)
         ):
             raise error  # this machine's own trouble, such as a file that cannot be read
-        return _reason_of_connection(error)
+        reason = _reason_of_connection(error)
+        distrusted = any(isinstance(one, ssl.SSLCertVerificationError) for one in _causes(error))
+        if distrusted and not self._answered:  # else a network that wants one to log in first
+            raise InputError(
+                f"store {self.uri}: this machine does not trust who answers ({reason}). Is its"
+                " clock right? A proxy with certificates of its own needs REQUESTS_CA_BUNDLE=FILE."
+            ) from error
+        return reason
 
     def _explained(self, code: int, words: str, reason: str) -> InputError:
         """A refusal, as what a person can do about it. It quotes the service, never the request,
@@ -216,6 +227,12 @@ class Requests:
             return InputError(
                 f"{store}: this machine's credentials do not cover Cloud Storage ({words}). Create"
                 " the machine with --scopes=cloud-platform."
+            )
+        if code == 403 and _POLICY.search(f"{reason} {words}"):
+            return InputError(
+                f"{store}: a policy forbids this, and no role helps ({words}). A store replaces and"
+                " deletes objects: take a bucket without retention or holds, on a network that the"
+                " organisation allows."
             )
         if code == 403:
             return self._denied(words)
@@ -331,16 +348,22 @@ def _wish_of_service(error: Any) -> float:
 def _reason_of_connection(error: BaseException) -> str:
     """The operating system's words, which lie at the end of a chain of wrappers, or else what kind
     of failure it was."""
-    link: BaseException | None = error
-    while link is not None:
+    for link in _causes(error):
         if isinstance(link, Unusable):
             return str(link)
         if isinstance(link, TimeoutError) or "Timeout" in type(link).__name__:
             return "no answer in time"
         if isinstance(link, OSError) and link.errno is not None and link.strerror:
             return link.strerror
-        link = link.__cause__ or link.__context__
     return "the connection broke"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it wraps."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def _phrase(code: int) -> str:

@@ -75,7 +75,7 @@ def send_tree(
                 "%s/%s: files of a failed upload may be left there: %s", bucket.uri, name, error
             )
         raise
-    shutil.rmtree(directory)
+    shutil.rmtree(directory, ignore_errors=True)  # it is sent: what NFS keeps of it is no failure
 
 
 def _send_small(

@@ -6,8 +6,8 @@ preemption or the next night.
 
 A name is a digest of the program, the compiler and its options, so an entry fits everybody who asks
 for its name, and is written once. An entry that cannot be read or written is logged, and its
-program compiled again. The bucket's lifecycle rule (infra/terraform/bucket.tf) removes entries that
-no run has used for a month; `lyceum gc` ignores them.
+program compiled again. The bucket's lifecycle rule (infra/terraform/bucket.tf) removes entries a
+month after they were written; `lyceum gc` ignores them.
 """
 
 import logging

@@ -6,6 +6,7 @@ lost with the machine's power (status files, run records: views that can be rebu
 
 import base64
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -23,7 +24,12 @@ from schemas.base import InputError
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 """Names of files that become objects when they are written to the end."""
+_OF_SYSTEM = re.compile(r"\.DS_Store|\._.*|\.nfs[0-9a-f]+|\.fuse_hidden[0-9a-f]+")
+"""Names of files that a system leaves beside those that it is shown, or that are open."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
+_ROTTEN = (errno.EIO, errno.EBADMSG, errno.ENOENT)
+"""What a file answers whose bytes are lost, as file systems with checksums say it."""
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _A_FILE = (
     "this path, or a part of it, is a file, and a store is a directory. Give --store another path,"
@@ -31,23 +37,6 @@ _A_FILE = (
 )
 _NOT_A_DIRECTORY = (errno.ENOTDIR, errno.EEXIST)
 _NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
-
-
-def given_path(text: str | Path, what: str) -> Path:
-    """The absolute path that a person gave, with `~` for their home. Raises InputError, which calls
-    it `what`, for an impossible path."""
-    try:
-        path = Path(text).expanduser().absolute()
-        if "\0" in os.fsdecode(os.fsencode(path)):
-            raise InputError(f"{what} {str(text)!r}: no path holds a NUL character.")
-    except RuntimeError as error:
-        raise InputError(
-            f"{what} {str(text)!r}: there is no such user, so ~ leads nowhere. Write the path in"
-            " full."
-        ) from error
-    except UnicodeEncodeError as error:
-        raise InputError(f"{what} {str(text)!r}: no path holds half of a character.") from error
-    return path
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -165,30 +154,47 @@ class Files(Objects):
         path = self.path(name)
         with self.explained(path), _temporary_beside(path) as temporary:
             _write_durably(temporary, data)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
+            if not self._link(temporary, path):
                 return False
             self._sync_directories(path.parent)
             return True
 
+    def _link(self, path: Path, target: Path) -> bool:
+        """Give a file a second name, unless something has it. A file system without hard links
+        loses the first one, and keeps processes of one machine apart, of several not."""
+        try:
+            os.link(path, target)
+        except FileExistsError:
+            # NFS repeats a request whose answer was lost, and finds what it has made itself
+            return path.stat().st_nlink == 2
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with (self.root / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if target.exists():
+                    return False
+                path.rename(target)
+        return True
+
     def set_aside(self, name: str, aside: str, expected: bytes) -> bool:
         """See Objects.
 
-        The rename comes first and the comparison second: whoever looks in between finds no object
-        rather than a wrong one.
+        It compares before the rename, and again after it, for another may have come between: then
+        whoever looks finds no object for a moment, rather than a wrong one.
         """
         path, target = self.path(name), self.path(aside)
         with self.explained(path):
             try:
+                if path.read_bytes() != expected:
+                    return False
                 path.rename(target)
             except FileNotFoundError:
                 return False
             if target.read_bytes() == expected:
                 return True
-            with suppress(FileExistsError):  # a third one that was created meanwhile stays
-                os.link(target, path)
-            target.unlink()
+            self._link(target, path)  # a third one that was created meanwhile stays
+            target.unlink(missing_ok=True)
             return False
 
     def children(self, name: str) -> list[str]:
@@ -250,10 +256,11 @@ class Files(Objects):
     def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
         """See Objects: reads every byte."""
         directory = self.path(name)
-        try:
-            present = set(files_below(directory))
-        except ValueError as error:
-            return [str(error)]
+        with self.explained(directory):
+            try:
+                present = set(files_below(directory))
+            except ValueError as error:
+                return [str(error)]
         problems = [
             f"{extra}: is not in the manifest"
             for extra in sorted(present - {entry.path for entry in entries})
@@ -263,11 +270,18 @@ class Files(Objects):
                 problems.append(f"{entry.path}: is missing")
                 continue
             with self.explained(directory / entry.path):
-                size = (directory / entry.path).stat().st_size
-                if size != entry.size:
-                    problems.append(f"{entry.path}: has {size} bytes instead of {entry.size}")
-                elif (sha256 := file_entry(directory, entry.path).sha256) != entry.sha256:
-                    problems.append(f"{entry.path}: has sha256 {sha256} instead of {entry.sha256}")
+                try:
+                    found = file_entry(directory, entry.path)
+                except OSError as error:
+                    if error.errno not in _ROTTEN:
+                        raise
+                    problems.append(f"{entry.path}: cannot be read ({error.strerror})")
+                    continue
+            if found.size != entry.size:
+                problems.append(f"{entry.path}: has {found.size} bytes instead of {entry.size}")
+            elif found.sha256 != entry.sha256:
+                said = f"has sha256 {found.sha256} instead of {entry.sha256}"
+                problems.append(f"{entry.path}: {said}")
         return problems
 
     def get_tree(
@@ -286,15 +300,22 @@ class Files(Objects):
 
 
 def files_below(directory: Path) -> list[str]:
-    """POSIX paths of all regular files below `directory`, sorted.
+    """POSIX paths of all regular files below `directory`, sorted, without those that the system has
+    left there; none if there is no such directory.
 
     Raises:
         ValueError: a symbolic link, a special file, or a name that is not allowed; an artifact is
             made of plain files.
+        OSError: a directory cannot be read.
     """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
     found = []
-    for parent, subdirectories, names in os.walk(directory):
-        for name in [*subdirectories, *names]:
+    for parent, subdirectories, names in os.walk(directory, onerror=refuse):
+        for name in [*subdirectories, *(one for one in names if not _OF_SYSTEM.fullmatch(one))]:
             path = Path(parent, name)
             relative = PurePosixPath(path.relative_to(directory)).as_posix()
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -359,12 +380,16 @@ def _move(directory: Path, target: Path) -> None:
         if error.errno != errno.EXDEV:
             raise
         shutil.copytree(directory, target)
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)  # else what was copied would be removed, too
 
 
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # SMB and others sync no directories
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)

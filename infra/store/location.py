@@ -1,11 +1,11 @@
-"""Parses the location of a store, the value of `--store`."""
+"""Parses what people give as the location of a store, the value of `--store`, or of a file."""
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from infra.secrets import has_userinfo
-from infra.store.local_objects import given_path
 from schemas.base import InputError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -59,3 +59,20 @@ def parsed_location(text: str) -> Path | tuple[str, str]:
             " instead."
         )
     return given_path(unquote(parts.path, errors="surrogateescape"), "store")
+
+
+def given_path(text: str | Path, what: str) -> Path:
+    """The absolute path that a person gave, with `~` for their home. Raises InputError, which calls
+    it `what`, for an impossible path."""
+    try:
+        path = Path(text).expanduser().absolute()
+        if "\0" in os.fsdecode(os.fsencode(path)):
+            raise InputError(f"{what} {str(text)!r}: no path holds a NUL character.")
+    except RuntimeError as error:
+        raise InputError(
+            f"{what} {str(text)!r}: there is no such user, so ~ leads nowhere. Write the path in"
+            " full."
+        ) from error
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} {str(text)!r}: no path holds half of a character.") from error
+    return path

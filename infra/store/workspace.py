@@ -54,6 +54,11 @@ class Workspace:
         if self.writes:
             self._store.remove(self._name(name))
 
+    def clear(self) -> None:
+        """Remove all that the stage's attempts have kept."""
+        if self.writes:
+            self._store.remove(f"work/{self._key}/{KEPT}")
+
     def local(self, name: str) -> Path:
         """A path on this machine for this attempt and host alone; on the store's disk if the store
         is a directory."""

@@ -29,12 +29,14 @@ secret() {
 mkdir -p "$home"
 id lyceum &>/dev/null || useradd --system --home-dir "$home/home" --create-home lyceum
 
-if [ ! -x "$home/uv/bin/uv" ]; then
-  apt-get update
-  apt-get install --yes python3-venv
-  python3 -m venv "$home/uv"
-  "$home/uv/bin/pip" install uv
-fi
+install_uv() {
+  apt-get update && apt-get install --yes python3-venv && python3 -m venv "$home/uv" && "$home/uv/bin/pip" install uv
+}
+
+# The image's own upgrades hold apt's lock in the minutes after the first boot.
+until [ -x "$home/uv/bin/uv" ] || install_uv; do
+  sleep 15
+done
 
 code=$(attribute lyceum-code)
 until gcloud storage cp "$code" "$home/code.tar.gz"; do

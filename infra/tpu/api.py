@@ -287,7 +287,7 @@ class TpuApi:
 
     def _resource(self, request: Any) -> Resource:
         """The resource described by a QueuedResource message."""
-        state = request.state.state.name if request.state.state else ""
+        state = _word(request.state.state)
         error, problem = request.state.failed_data.error, None
         if state == "FAILED":
             problem = self._problem(_code_name(error.code), error.message, request.name)
@@ -330,7 +330,10 @@ class TpuApi:
                 raise ApiError(Problem("transient", away) if passing(cause) else problem) from error
             code = _code_of(cause)
             kind = {"NOT_FOUND": _NotFound, "ALREADY_EXISTS": _AlreadyExists}.get(code, ApiError)
-            raise kind(self._problem(code, str(getattr(cause, "message", cause)), name)) from error
+            problem = self._problem(code, str(getattr(cause, "message", cause)), name)
+            if problem.kind == "credentials":  # read them anew: somebody may have logged in
+                vars(self).pop("_client", None)
+            raise kind(problem) from error
 
     def _problem(self, code: str, words: str, name: str) -> Problem:
         return explain(code, words, zone_of(name), self.project, self._kind, self._settings)
@@ -340,15 +343,21 @@ def _with(found: Resource, node: Any) -> Resource:
     """The resource with the fields of a Node message, or of none."""
     if node is None:
         return replace(found, node=GONE)
-    ill = node.health.name if node.health > 1 else ""
+    ill = _word(node.health) if node.health > 1 else ""
     return replace(
         found,
-        node=node.state.name if node.state else "",
+        node=_word(node.state),
         health=f"{ill} {node.health_description}".strip(),
         labels=dict(node.labels) or found.labels,
         metadata=dict(node.metadata) or found.metadata,
         created=node.create_time.timestamp() if node.create_time else None,
     )
+
+
+def _word(value: Any) -> str:
+    """The API's word for the value of an enumeration, "" for a number that this client, which is
+    older than the API, does not know."""
+    return getattr(value, "name", "") if value else ""
 
 
 def _default_credentials() -> tuple[Any, str | None]:

@@ -135,6 +135,8 @@ class Agent:
             final = self._work()
         except InputError as error:
             final = failed(self._status, str(error), exit_code=2)
+        except OSError as error:  # of this machine, or the store has been away for long
+            final = failed(self._status, f"the job cannot be begun here: {error}", lost=True)
         if final.state == "cancelled":
             # nobody asked for this signal: to end a job, its machine is deleted
             stopped = "the worker was stopped from outside; the machine seems to be shutting down"

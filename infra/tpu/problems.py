@@ -50,6 +50,9 @@ _PERMISSION = re.compile(
     r"permission '?tpu\.|lacks? .*permission|tpu\.[a-zA-Z]+\.(create|get|list|delete)", re.I
 )
 _ACT_AS = re.compile(r"actAs|service.?account", re.I)
+_LOGIN = re.compile(r"reauth|invalid_grant|invalid_rapt|RefreshError", re.I)
+"""Words of gRPC for credentials that have run out, under the code of an outage: "Getting metadata
+from plugin failed with error: ..."."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,17 @@ def explain(
             " LYCEUM_TPU_PROJECT=PROJECT"
         )
         return Problem("disabled", text)
-    if code == "UNAUTHENTICATED":
+    if "vmExternalIpAccess" in words:
+        text = f"{what}: the organisation allows no public addresses ({words})"
+        return Problem(
+            "invalid", f"{text}. Set LYCEUM_TPU_EXTERNAL_IPS=false; the network needs Cloud NAT"
+        )
+    if "quota project" in words:
+        text = f"the credentials name no project to count requests for ({words}). Name it: gcloud"
+        return Problem(
+            "credentials", f"{text} auth application-default set-quota-project {project}"
+        )
+    if code == "UNAUTHENTICATED" or (code in _TRANSIENT and _LOGIN.search(words)):
         return credentials_problem(words)
     if code == "PERMISSION_DENIED" and (_ACT_AS.search(words) or _PERMISSION.search(words)):
         return Problem("permission", _permission(words, project, settings))

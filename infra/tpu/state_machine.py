@@ -278,7 +278,8 @@ def failure(error: str, exit_code: int = 1, lost: bool = False) -> JobStatus:
 
 
 def _silence_of_api(problem: Problem | None) -> str:
-    return f"; {problem.text}" if problem is not None and problem.kind == "transient" else ""
+    silent = problem is not None and problem.kind in ("transient", "credentials")
+    return f"; {problem.text}" if problem is not None and silent else ""
 
 
 def duration(seconds: float) -> str:

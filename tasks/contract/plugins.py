@@ -106,7 +106,7 @@ class Family(Generic[PluginT_co]):
 @cache
 def _names(places: Sequence[str]) -> tuple[str, ...]:
     files = (file for place in places for file in Path(place).glob("*.py"))
-    return tuple(sorted({file.stem for file in files if not file.stem.startswith("_")}))
+    return tuple(sorted({file.stem for file in files if not file.stem.startswith(("_", "."))}))
 
 
 @cache

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from infra.context import context
-from infra.store.local_objects import given_path
+from infra.store.location import given_path
 from schemas.base import InputError, digest, nearest
 from tasks.data.data_files import files_below
 from tasks.models.hf_directory import TOKENIZER, check_directory, no_directory, others_in

@@ -357,11 +357,11 @@ class RolloutBatches:
 
     def _read(self, entry: str) -> Rows:
         """An entry that the journal must have. Raises StageFailed."""
-        from tasks.training.checkpoints import Checkpoints
+        from tasks.training.checkpoints import FOLDER
 
         rows = self.journal.get(entry)
         if rows is None:
-            Checkpoints(self.job.work, seconds=0, log=self.job.log).forget()
+            self.job.work.remove(FOLDER)
             raise StageFailed(
                 f"rollout {entry} is missing from the stage's workspace, or damaged; run again, and"
                 " the stage starts over."

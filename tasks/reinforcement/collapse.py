@@ -218,13 +218,10 @@ class Guard:
     (`tasks.training.loop.Keeps`).
 
     Attributes:
-        folders: the candidates for the best checkpoint, and the rollouts.
         stopped_at: the update after which the stage ended early, or None.
         rolled_back_at: the update after which it went on from the best checkpoint, or None.
         because: the description of the last collapse.
     """
-
-    folders: tuple[str, ...] = (FOLDER, "journal/rollouts")
 
     def __init__(
         self, config: Config, batches: "RolloutBatches", trainer: "Trainer", job: Job[Any]
@@ -335,12 +332,13 @@ class Guard:
         barrier()
 
     def _best(self) -> "Checkpoint":
-        from tasks.training.checkpoints import Checkpoint, Checkpoints
+        from tasks.training.checkpoints import FOLDER as CHECKPOINTS
+        from tasks.training.checkpoints import Checkpoint
 
         for name in self._work.children(FOLDER):
             if _step(name) == self.best_step and (tree := self._work.load_tree(f"{FOLDER}/{name}")):
                 return Checkpoint(name, *tree)
-        Checkpoints(self._work, seconds=0, log=self._log).forget()
+        self._work.remove(CHECKPOINTS)
         raise StageFailed(
             f"the best checkpoint, after update {self.best_step}, is missing from the stage's"
             " workspace; run again, and the stage starts over."

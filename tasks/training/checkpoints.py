@@ -195,11 +195,6 @@ class Checkpoints:
             self._log.warning("checkpoint %s is not used: %s", name, problem)
         return None
 
-    def forget(self) -> None:
-        """Remove all checkpoints, which this code cannot use."""
-        self._good = []
-        self._work.remove(FOLDER)
-
 
 def save_arrays(
     work: Workspace, folder: str, step: int, arrays: Mapping[str, Array], values: dict[str, Any]

@@ -34,9 +34,6 @@ class Keeps(Protocol):
     """The state of a stage, beside the trainer's, that checkpoints hold, such as a rollout that
     more updates will use."""
 
-    folders: tuple[str, ...]
-    """What it keeps in the workspace beside checkpoints: dropped with those of other code."""
-
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays, and JSON, that it needs to go on after `step` finished steps."""
 
@@ -307,9 +304,7 @@ def _resume(
                 found.name,
                 problem,
             )
-            checkpoints.forget()
-            for folder in keeps.folders if keeps else ():
-                job.work.remove(folder)
+            job.work.clear()  # rollouts and the best weights come of the same code's
             return 0
         put_back(trainer, found, counters=True)
         kept = [key for key in found.forms if key.startswith("kept/")]

@@ -117,8 +117,7 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
     is removed."""
     try:
         artifact = run_job(spec, store, supervisor, meter)
-        if hosts.is_committer():
-            store.remove(f"work/{spec.key}/{KEPT}")  # nobody needs another attempt
+        _workspace(spec, store).clear()  # nobody needs another attempt
         return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=artifact)
     except hosts.HostLost as error:
         return ended("failed", str(error), 1, lost=True)

@@ -45,7 +45,13 @@ def serve(channel: socket.socket) -> Path | None:
         job = Path(os.fsdecode(message))
         with suppress(Exception):  # the worker will say it
             preload(JobSpec.model_validate_json(job.read_bytes()))
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # a limit of memory or processes: the others go on
+            os.write(log, f"the worker cannot be forked: {error}\n".encode())
+            os.close(log)
+            os.close(told)
+            continue
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

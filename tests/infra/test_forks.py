@@ -1,8 +1,11 @@
 """Workers that begin as forks: of one process for all jobs with the same variables, which leaves
 nothing behind. The worker is the real one."""
 
+import errno
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +18,7 @@ from infra.local import LocalBackend
 from infra.settings import Settings
 from infra.store.store import Store, open_store
 from schemas.job import JobSpec, JobStatus
+from tasks.worker.fork_server import serve
 from tests.fakes.process import ROOT, until
 from tests.processes import descendants, state_of
 
@@ -107,6 +111,32 @@ def test_a_server_that_is_gone_is_a_lost_job_and_the_next_job_has_another(store:
     assert "killed by signal 9" in status.error
     assert "is not the key of" in final(jobs, jobs.submit(spec(store, "c" * 64))).error
     jobs.close()
+
+
+def test_a_fork_that_the_system_refuses_ends_its_job_and_not_the_server(tmp_path, monkeypatch):
+    """A limit of processes or of memory ended the server, and with it all workers at work."""
+
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    told, tells = os.pipe()
+    with (tmp_path / "log.txt").open("wb") as log:
+        socket.send_fds(ours, [b"/nowhere/job.json"], [log.fileno(), tells])
+    os.close(tells)
+    ours.close()
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        assert serve(theirs) is None
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, before)
+        gc.unfreeze()
+        theirs.close()
+    assert Fork(told).wait(5) == -signal.SIGKILL
+    said = (tmp_path / "log.txt").read_text()
+    assert said.startswith("the worker cannot be forked: [Errno 11]")
 
 
 def test_exit_codes_and_signals_come_through_the_pipe() -> None:

@@ -193,6 +193,21 @@ def test_jobs_beyond_the_limit_wait_in_order(workshop: Workshop) -> None:
     assert times == sorted(times)
 
 
+def test_a_worker_that_cannot_be_started_fails_its_own_job_and_no_other(workshop: Workshop) -> None:
+    """Whoever followed the first job met the second one's full disk, and so did the third."""
+    backend = workshop.backend("told(); status('succeeded')", parallel_jobs=1)
+    first = backend.submit(workshop.spec("a"))
+    workshop.store.path("work/b/1/log.txt").mkdir(parents=True)
+    second, third = (backend.submit(workshop.spec(key)) for key in ("b", "c"))
+    for key in ("a", "c"):
+        workshop.go(key)
+    assert [final(backend, one).state for one in (first, third)] == ["succeeded", "succeeded"]
+    status = final(backend, second)
+    assert (status.state, status.exit_code, status.lost) == ("failed", 1, False)
+    assert "cannot be started: [Errno 21] Is a directory" in status.error
+    backend.cancel(second)
+
+
 GPU = Accelerator(platform="cuda", kind="a GPU", devices=1, memory_bytes=2**34, driver="of a test")
 
 

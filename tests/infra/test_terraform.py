@@ -160,8 +160,13 @@ STUBS = {
     "runuser": 'shift 3; exec "$@"',
     **{
         name: f'echo {name} "$@" >>"$STUB_CALLS"'
-        for name in ("apt-get", "chown", "id", "systemctl", "useradd")
+        for name in ("chown", "id", "sleep", "systemctl", "useradd")
     },
+    # upgrades of the image's own go on while it boots for the first time
+    "apt-get": """
+        echo apt-get "$@" >>"$STUB_CALLS"
+        if [ "$(grep -c apt-get "$STUB_CALLS")" = 1 ]; then
+          echo "E: Could not get lock /var/lib/apt/lists/lock." >&2; exit 100; fi""",
 }
 
 
@@ -211,6 +216,7 @@ def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_v
     assert f"ExecStart={home}/code/.venv/bin/lyceum serve\n" in unit
     assert f"EnvironmentFile={home}/environment\n" in unit
     said = calls.read_text()
+    assert said.count("apt-get update") == 2, "its lock was waited for"
     assert said.count("pip install uv") == 1, "only the first boot installs"
     assert said.count(f"uv sync --no-dev --directory {home}/code") == 2
     assert said.count("systemctl restart lyceum.service") == 2

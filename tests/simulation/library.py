@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
+from infra import process_identity
 from tests.simulation.threads import Condition, Lock, Queue, SimulatedThread
 from tests.simulation.world import Process, World
 
@@ -174,6 +175,7 @@ def simulated_library(machines: Machines) -> Iterator[None]:
         (random, "uniform", chance.uniform),
         (socket, "gethostname", lambda: world.thread_now.process.machine),
         (os, "getpid", lambda: world.thread_now.process.pid),
+        (process_identity, "process_began", lambda pid: None),  # /proc knows real ones only
         (os, "kill", machines.signal),
         (os, "killpg", machines.signal),
         (subprocess, "Popen", lambda command, **options: Popen(machines, command, **options)),

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -90,6 +91,8 @@ def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine
     for name in ("infra/terraform/terraform.tfstate", "infra/notes.txt", "tasks/__pycache__/x.py"):
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text("mine")
+    (copy / "infra/._local.py").write_bytes(b"\0\5\26\7")  # as macOS leaves it on an exFAT disk
+    (copy / "infra/.#local.py").symlink_to("me@here.1234")  # as Emacs locks a file
     command = [sys.executable, "-c", "from infra import source; print(source.archive()[0])"]
     other = {"PYTHONHASHSEED": "7", "HF_TOKEN": "hf_canary_canary", "PYTHONDONTWRITEBYTECODE": "1"}
     said = subprocess.check_output(command, cwd=copy, env={**os.environ, **other}, text=True)
@@ -112,6 +115,24 @@ def test_it_is_sent_once_and_again_only_when_it_was_damaged(store, gcs, gcs_buck
     script = "import sys; from infra.source import *; ship_source(open_store(sys.argv[1]))"
     another = f"from infra.store.store import open_store; {script}"
     subprocess.run([sys.executable, "-c", another, store.uri], cwd=ROOT, check=True)
+    assert store.read_bytes(name) == source.archive()[1]
+
+
+def test_what_the_bucket_deletes_after_a_month_is_there_for_a_server_that_runs_longer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each night a machine is asked for, and the code is the same for months."""
+    name, real = ship_source(store), time.monotonic
+    [first] = store.objects("src")
+    for days in (20, 40):
+        monkeypatch.setattr(time, "monotonic", lambda days=days: real() + days * 86400)
+        assert ship_source(store) == name
+        [found] = store.objects("src")
+        assert found.written > first.written, "the lifecycle counts from when it was written"
+        first = found
+    store.remove(name)  # as the lifecycle does
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 60 * 86400)
+    ship_source(store)
     assert store.read_bytes(name) == source.archive()[1]
 
 

@@ -1,11 +1,14 @@
 """How long a bucket that does not answer is asked again."""
 
+import ssl
 import time
 from collections.abc import Callable
 
 import pytest
+from requests.exceptions import SSLError
 
 from infra.gcs.requests import Requests, Timeout
+from schemas.base import InputError
 
 
 class Clock:
@@ -55,3 +58,25 @@ def test_a_bucket_that_is_silent_is_given_up_in_time(clock: Clock) -> None:
         Requests("gs://bucket", "bucket", 900.0, str).ask(call)
     assert 900 - 90 <= clock.now <= 960
     assert len(asked) < 20
+
+
+def test_who_is_not_trusted_is_not_asked_for_a_quarter_of_an_hour(clock: Clock) -> None:
+    """A clock that is wrong, or a company's proxy; once something has answered it is a network that
+    comes back."""
+    bucket, answers = Requests("gs://bucket", "bucket", 900.0, str), ["answer"]
+
+    def call(timeout: Timeout) -> str:
+        if answers:
+            return answers.pop()
+        try:
+            raise ssl.SSLCertVerificationError(1, "certificate is not yet valid")
+        except ssl.SSLError as error:
+            raise SSLError(error) from error
+
+    answered = Requests("gs://bucket", "bucket", 900.0, str)
+    assert answered.ask(call) == "answer"
+    with pytest.raises(InputError, match=r"\(certificate is not yet valid\). Is its clock right?"):
+        bucket.ask(call)
+    assert clock.now == 0
+    with pytest.raises(ConnectionError, match="did not answer for 15 min"):
+        answered.ask(call)

@@ -325,3 +325,10 @@ def test_a_file_that_ends_with_something_else_is_named(add, text, problem, reque
     problem = problem.replace("{name}", name)
     with pytest.raises(TypeError, match=rf"tasks/rewards/{name}\.py: .*{problem}"):
         REWARDS[name]
+
+
+def test_what_an_editor_or_a_system_leaves_beside_plugins_is_none(add) -> None:
+    """Emacs locks a file so, macOS says something of it on an exFAT disk."""
+    add("tasks.rewards", ".#brief", REWARD)
+    add("tasks.rewards", "._brief", "\0")
+    assert [name for name in REWARDS.names() if name.startswith(".")] == []

@@ -2,6 +2,7 @@
 twice."""
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -196,7 +197,7 @@ def test_a_part_file_that_is_too_long_or_wrong_is_begun_anew(bucket: Bucket, tre
 
 
 def test_a_cache_that_cannot_take_a_copy_is_explained(bucket, tree, monkeypatch):
-    """A file is in its way; its disk is full."""
+    """A file is in its way; its file system has no locks, as Lustre often; its disk is full."""
     directory, entries = tree()
     bucket.put_tree(directory, "t", entries)
     bucket.cache.parent.mkdir(exist_ok=True)
@@ -204,6 +205,14 @@ def test_a_cache_that_cannot_take_a_copy_is_explained(bucket, tree, monkeypatch)
     with pytest.raises(InputError, match="LYCEUM_CACHE"):
         bucket.get_tree("t", entries)
     bucket.cache.unlink()
+
+    def lockless(file: Any, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lockless)
+        with pytest.raises(InputError, match=r"without locks.*LYCEUM_CACHE"):
+            bucket.get_tree("t", entries)
 
     def full(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

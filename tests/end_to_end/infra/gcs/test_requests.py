@@ -136,6 +136,9 @@ REFUSALS = """
 507 |  | full or over its quota | lyceum gc
 403 | Quota exceeded for this bucket. | full or over its quota
 403 | The billing account is closed. | billing is disabled
+403 | Object 'b/o' is subject to bucket's retention policy and cannot be deleted until 2027.
+    | no role helps | a bucket without retention
+403 | Request is prohibited by organization's policy. | no role helps
 418 | I am a teapot. | refuses the request | I am a teapot
 """
 """Code, the service's own words, and parts of what a person is told."""
@@ -144,7 +147,7 @@ REFUSALS = """
 def test_refusals_say_what_to_do(bucket: Bucket, gcs: Emulator) -> None:
     """At once, on one line, with the store's name and without the request's URL."""
     lines = REFUSALS.replace("\n    |", " |").strip().splitlines()
-    assert len(lines) == 12
+    assert len(lines) == 14
     for line in lines:
         code, words, *parts = (part.strip() for part in line.split("|"))
         gcs.faults.clear()

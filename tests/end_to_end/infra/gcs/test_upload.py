@@ -1,5 +1,8 @@
 """Trees on their way into a bucket: complete or not there at all, whatever breaks."""
 
+import errno
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,3 +136,18 @@ def test_a_file_that_changed_after_it_was_entered_is_not_stored(bucket, tree, gc
         bucket.put_tree(directory, "t", entries)
     assert gcs.requests()["POST upload"] == attempts
     assert not list(bucket.objects("t"))
+
+
+def test_a_tree_that_was_sent_is_there_whatever_becomes_of_its_directory(bucket, tree, monkeypatch):
+    """NFS keeps files that are open in their directory, which cannot be removed then."""
+    directory, entries = tree()
+    real = os.rmdir
+
+    def rmdir(path: str, **more: object) -> None:
+        if Path(path).name == directory.name:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        real(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    bucket.put_tree(directory, "t", entries)
+    assert bucket.check_tree("t", entries) == []

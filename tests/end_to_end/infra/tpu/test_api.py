@@ -1,13 +1,15 @@
 """The Cloud TPU API as we use it: over real gRPC against the fake, and what its refusals mean."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
+from google.api_core.exceptions import ServiceUnavailable
 from google.cloud import tpu_v2alpha1
 
 import infra.tpu.api
 from infra.settings import TpuSettings
-from infra.tpu.api import GONE, ApiError, TpuApi, deletion_command
+from infra.tpu.api import GONE, ApiError, Resource, TpuApi, deletion_command, node_of
 from infra.tpu.problems import explain
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
@@ -156,6 +158,48 @@ def test_a_call_that_hangs_ends_in_time(tpu: FakeTpu) -> None:
     assert time.monotonic() - began < 25
 
 
+RAN_OUT = (
+    "Getting metadata from plugin failed with error: Reauthentication is needed. Please run `gcloud"
+    " auth application-default login` to reauthenticate.",
+    "Getting metadata from plugin failed with error: ('invalid_grant: Bad Request', {})",
+)
+
+
+@pytest.mark.parametrize("words", RAN_OUT)
+def test_credentials_that_ran_out_are_no_outage_and_are_read_again(monkeypatch, words) -> None:
+    """gRPC says UNAVAILABLE, and says so until somebody logs in: in the middle of the night, of a
+    company's account."""
+    one, asked = api(endpoint="127.0.0.1:9", project="p"), []
+
+    def refuse(**given: object) -> None:
+        asked.append(1)
+        raise ServiceUnavailable(words)
+
+    old = vars(one)["_client"] = SimpleNamespace(get_queued_resource=refuse)
+    with pytest.raises(ApiError) as raised:
+        one.look(one.name(ZONE, "x"))
+    assert raised.value.problem.kind == "credentials"
+    assert "Log in: gcloud auth application-default login" in str(raised.value)
+    assert one._client is not old
+
+
+@pytest.mark.filterwarnings("ignore:Unrecognized")
+def test_a_state_that_is_newer_than_the_client_is_an_unknown_one() -> None:
+    """A machine at work was given up, for an error of ours."""
+    one = api(endpoint="127.0.0.1:9", project="p")
+    request = tpu_v2alpha1.QueuedResource(name=one.name(ZONE, "x"), state={"state": 99})
+    node = tpu_v2alpha1.Node(name=node_of(request.name), state=98, health=97)
+    active = tpu_v2alpha1.QueuedResource(name=request.name, state={"state": "ACTIVE"})
+    vars(one)["_client"] = SimpleNamespace(
+        get_queued_resource=lambda **given: answers.pop(), get_node=lambda **given: node
+    )
+    answers = [active, request]
+    assert (one.look(request.name).request, one.look(request.name)) == (
+        "",
+        Resource(request.name, "ACTIVE"),
+    )
+
+
 def test_somebody_elses_resource_of_our_name_is_not_taken_for_ours(tpu: FakeTpu) -> None:
     one = api()
     name = create(one)
@@ -239,6 +283,10 @@ INVALID_ARGUMENT | invalid | v5litepod-8 is not to be had in us-central1-a |
 INVALID_ARGUMENT | invalid | Valid: v2-alpha-tpuv5-lite; set LYCEUM_TPU_RUNTIME |
     The requested runtime version, "tpu-vm-v9", could not be found in zone us-central1-a
 INVALID_ARGUMENT | invalid | LYCEUM_TPU_DATA_DISK | The disk 'd' is in another place
+FAILED_PRECONDITION | invalid | Set LYCEUM_TPU_EXTERNAL_IPS=false |
+    Constraint constraints/compute.vmExternalIpAccess violated for project 12.
+PERMISSION_DENIED | credentials | gcloud auth application-default set-quota-project p |
+    The tpu.googleapis.com API requires a quota project, which is not set by default.
 FAILED_PRECONDITION | unknown | answers FAILED_PRECONDITION |
     delete is not supported while in state DELETING
 """
@@ -247,7 +295,7 @@ FAILED_PRECONDITION | unknown | answers FAILED_PRECONDITION |
 
 def test_refusals_have_one_meaning_and_say_what_to_do() -> None:
     lines = REFUSALS.replace("|\n ", "|").strip().splitlines()
-    assert len(lines) == 24
+    assert len(lines) == 26
     for line in lines:
         code, kind, said, words = (part.strip() for part in line.split("|"))
         problem = explain(code, words, ZONE, "p", V5E, TpuSettings(project="p"))

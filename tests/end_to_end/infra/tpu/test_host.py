@@ -140,6 +140,15 @@ def test_how_a_worker_ended_is_told(desk, lines, code, lost, words):
     assert re.search(words, status.error or "")
 
 
+def test_a_machine_that_starts_no_worker_loses_the_job_to_another_one(desk, monkeypatch):
+    """The startup script called that the job's failure, and the run ended."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    status = desk.run("")
+    assert (status.state, status.lost) == ("failed", True)
+    assert "cannot be begun here: [Errno 2] No such file" in (status.error or "")
+    assert len(desk.removed) == 1
+
+
 def test_a_worker_is_asked_to_pause_by_an_object_in_the_store_and_its_word_counts(desk):
     desk.when("started", lambda: desk.store.write_bytes(pause_file("k", "1"), b""))
     status = desk.run(

@@ -1,0 +1,35 @@
+"""A process' number is another one's sooner or later; at once where a container starts again."""
+
+import subprocess
+import sys
+
+import pytest
+
+from infra.process_identity import is_gone, this_process
+from schemas.reports import Process
+from tests.fakes.process import ROOT, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells when a process began")
+
+
+def test_another_process_of_the_same_number_is_not_the_one_that_was_noted() -> None:
+    here = this_process()
+    assert not is_gone(here)
+    assert is_gone(here.model_copy(update={"began": 1}))
+    assert not is_gone(here.model_copy(update={"began": None})), "a record of before says nothing"
+
+
+def test_a_process_that_has_ended_and_is_not_waited_for_is_gone() -> None:
+    """As in a container whose first process waits for nobody."""
+    script = (
+        "from infra.process_identity import *; print(this_process().model_dump_json()); input()"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        noted = Process.model_validate_json(child.stdout.readline())
+        assert not is_gone(noted)
+        child.kill()
+        until(lambda: is_gone(noted))
