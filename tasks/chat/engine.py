@@ -135,13 +135,6 @@ class ChatEngine:
         self.store.close()
         self.loop.close()
 
-    def go_on(self, spent: Cost, answered: Iterable[str]) -> None:
-        """Begin where an attempt before has ended: what it spent, and the digests of requests that
-        are paid with that."""
-        self.meter.cost = spent
-        self.budget.settle(Cost(), spent)
-        self._attempts.final.update(map(hash, answered))
-
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine in the engine's loop, reporting progress, and return its result."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)

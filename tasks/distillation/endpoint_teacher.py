@@ -23,7 +23,7 @@ import numpy as np
 
 from infra.context import context
 from schemas.base import InputError, StageFailed, digest
-from tasks.chat.budget import Cost, PricedInput
+from tasks.chat.budget import PricedInput
 from tasks.chat.request import ApiModel, ChatRequest
 from tasks.distillation.feedback import Feedback
 
@@ -96,7 +96,6 @@ class EndpointTeacher:
 
         self.config, self._pad_id = config, pad_id
         self._counts: Counter[str] = Counter()
-        self._answered: set[str] = set()
         patience = context().settings.judge_patience_seconds
         engine = ChatEngine.of(config, answers, account=account, patience=patience)
         self._engine = engine.__enter__() if is_committer() else None
@@ -129,12 +128,10 @@ class EndpointTeacher:
         """The log-probabilities of the last tokens of each row, or None."""
         if self._engine is None:  # host 0 says
             return []
-        requests = [
-            ScoringRequest(self.config.model, (), _PARAMETERS, tokens=tuple(row)) for row in rows
-        ]
-        replies = self._engine.ask(requests, lambda _, reply: reply)
-        answers = zip(requests, replies, strict=True)
-        self._answered |= {one.digest for one, reply in answers if reply.problem is None}
+        replies = self._engine.ask(
+            (ScoringRequest(self.config.model, (), _PARAMETERS, tokens=tuple(row)) for row in rows),
+            lambda _, reply: reply,
+        )
         said: list[list[float] | None] = [None] * len(rows)
         wrong: list[str] = []
         for index, reply in enumerate(replies):
@@ -170,20 +167,6 @@ class EndpointTeacher:
         counts = {f"teacher_{name}": float(count) for name, count in self._counts.items()}
         cost = self._engine.meter.cost
         return {**counts, "teacher_usd": cost.usd, "teacher_tokens": float(cost.tokens)}
-
-    def state(self) -> dict[str, Any]:
-        """See `TokenTeacher`: the costs, and the digests of the requests that were answered."""
-        return {**self.costs(), "answered": sorted(self._answered)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """See `TokenTeacher`: the budget is one for all attempts, and counts an answer once."""
-        if self._engine is None:
-            return
-        counted = ("responses", "unanswered", "other_tokens")
-        self._counts.update({name: int(state[f"teacher_{name}"]) for name in counted})
-        self._answered = set(state.get("answered", ()))
-        spent = Cost(int(state["teacher_tokens"]), 0, state["teacher_usd"])
-        self._engine.go_on(spent, self._answered)
 
     def close(self) -> None:
         """See `TokenTeacher`."""

@@ -1,6 +1,6 @@
 """The interface of a teacher that scores a student's responses."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,13 +30,7 @@ class TokenTeacher(Protocol):
         when the teacher is not available."""
 
     def costs(self) -> dict[str, float]:
-        """Count what it has done and cost so far, in all attempts that it continues."""
-
-    def state(self) -> dict[str, Any]:
-        """The state that `restore` needs, as JSON."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on with the `state` of an earlier attempt, before anything is scored."""
+        """Count what it has done and cost so far, as numbers that add up."""
 
     def close(self) -> None:
         """Release its resources."""

@@ -100,13 +100,6 @@ class GemmaTeacher:
         """See `TokenTeacher`: nothing."""
         return {}
 
-    def state(self) -> dict[str, Any]:
-        """See `TokenTeacher`: nothing."""
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """See `TokenTeacher`."""
-
     def close(self) -> None:
         """See `TokenTeacher`."""
 

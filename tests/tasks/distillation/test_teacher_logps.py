@@ -1,7 +1,6 @@
 """A teacher behind an endpoint: the numbers that it has in process, asked for once, of the very
 tokens; what is not said is left out."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
 from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
-from tasks.distillation.student_samples import DistillBatches, gemma_teacher
+from tasks.distillation.student_samples import gemma_teacher
 from tasks.models.loading import LoadedModel
 from tests.fakes.scoring_server import Fault, ScoringServer
-from tests.tasks.stages.bench import STUDENT, TEACHER, model
-from tests.tasks.stages.test_on_policy_distill import PROMPTS, config
+from tests.tasks.stages.bench import TEACHER, model
+from tests.tasks.stages.test_on_policy_distill import config
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
@@ -143,35 +142,6 @@ def test_an_outage_changes_nothing(serve, ids, tmp_path):
     np.testing.assert_array_equal(found, expected)
     assert len(server.seen) == 14
     assert costs["teacher_unanswered"] == 0
-
-
-def test_a_stage_that_goes_on_has_paid_what_an_undisturbed_one_has(serve, tmp_path):
-    """To the last bit, and once for a response that comes again. Its budget is one, too: else each
-    kill would give it another."""
-    serve()
-    student, open_teachers = model(STUDENT, 0), []
-
-    def batches(place: str, **changes: Any) -> DistillBatches:
-        table = EndpointTeacherConfig.parse({**TABLE, "input_usd_per_million": 0.7, **changes})
-        answers = Answers(open_store(tmp_path / place))
-        open_teachers.append(EndpointTeacher(table, answers, pad_id=0, account="test"))
-        return DistillBatches(config(group_size=2), student, open_teachers[-1], PROMPTS, [])
-
-    whole, first, second = (batches(place) for place in ("whole", "parts", "parts"))
-    for step in (0, 1, 0):
-        whole.batch_at(step)
-    first.batch_at(0)
-    arrays, values = json.loads(json.dumps(first.state(1)))
-    second.restore(1, arrays, values)
-    for step in (1, 0):
-        second.batch_at(step)
-    assert second.teacher.costs() == whole.teacher.costs()
-    third = batches("parts", max_usd=1.2 * first.teacher.costs()["teacher_usd"])
-    third.restore(1, arrays, values)
-    with pytest.raises(StageFailed, match="has used up max_usd"):
-        third.batch_at(2)
-    for endpoint in open_teachers:
-        endpoint.close()
 
 
 def test_a_spent_budget_ends_the_stage(serve, ids, tmp_path):

@@ -120,11 +120,6 @@ class Silent:
     def costs(self) -> dict[str, float]:
         return {}
 
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None: ...
-
     def close(self) -> None: ...
 
 
