@@ -138,7 +138,7 @@ class Transport:
         except OSError as error:
             return self._lost(error)
         if not 200 <= response.status < 300:
-            return self._refused(response.status, response.headers, content, answered)
+            return self.refused(response.status, response.headers, content, answered)
         return Answer(self._endpoint.hide(content), renewal_seconds(response.headers))
 
     async def attempt(self, call: Callable[[], Awaitable[T]], *, answered: bool) -> T | Failure:
@@ -154,7 +154,7 @@ class Transport:
         except openai.APIConnectionError as error:
             return self._lost(error)
         except openai.APIStatusError as error:
-            return self._refused(
+            return self.refused(
                 error.status_code, error.response.headers, error.response.content, answered
             )
 
@@ -172,7 +172,7 @@ class Transport:
         kind: FailureKind = "timeout" if isinstance(error, TimeoutError) else "connection"
         return Failure(kind, detail, perhaps_paid=not unsent)
 
-    def _refused(
+    def refused(
         self, status: int, headers: Mapping[str, str], body: bytes, answered: bool
     ) -> Failure:
         """The failure of a status other than 2xx. Raises InputError or StageFailed if no later

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from schemas.base import InputError, StageFailed
-from tests.fakes.chat_fixtures import KEY, ask, choice, engine, first, message, question, questions
+from tests.fakes.chat_fixtures import (
+    KEY,
+    PRICES,
+    ask,
+    choice,
+    engine,
+    first,
+    message,
+    question,
+    questions,
+)
 from tests.fakes.chat_server import ChatServer, Fault, Request
 
 pytestmark = pytest.mark.usefixtures("no_long_waits")
@@ -150,6 +160,7 @@ def error(status: int, **fields: str) -> Fault:
 
 WRONG_KEY = Fault("status", 400, '[{"error": {"message": "API key not valid."}}]')
 DAYS = Fault("status", 429, headers={"retry-after": "86400"})
+IN_A_BODY = Fault("body", text='{"error": {"code": 402, "message": "Insufficient credits"}}')
 FATAL = {
     "the key is wrong": (error(401, message=f"Incorrect API key {KEY}"), "TEST_API_KEY"),
     "Gemini's word for that": (WRONG_KEY, "TEST_API_KEY"),
@@ -161,9 +172,26 @@ FATAL = {
         r"no funds left .*Top it up",
     ),
     "a quota of days": (DAYS, "86400 s"),
+    "an error that comes with status 200": (IN_A_BODY, r"no funds left \(402 Insufficient"),
 }
-A_MATTER_OF_TIME = {"nothing left to pay with", "a quota of days"}
+A_MATTER_OF_TIME = {name for name in FATAL if "left" in name or "days" in name or "200" in name}
 """Nobody put these in wrong: the stage fails, and a later one may do."""
+
+
+@pytest.mark.parametrize("where", ["in place of an answer", "in an answer"])
+def test_an_error_that_comes_with_status_200_is_that_error(where: str, tmp_path: Path) -> None:
+    """As OpenRouter hands on a provider's: asked again as often as its status allows, where a body
+    that is no completion is given up after three. What was begun may be billed."""
+    failed = {"error": {"code": 502, "message": "Provider returned error"}}
+    begun = {**failed, "finish_reason": "error", "message": {"content": "Let me"}}
+    fault = top(**failed, choices=[]) if where.startswith("in place") else top(choices=[begun])
+    with ChatServer(first(fault, 5)) as server, engine(server.url, tmp_path) as running:
+        ((_, reply),) = running.ask_singly(questions(1))
+        assert reply.problem is None
+        assert running.values()["server_error"] == 5
+        assert "malformed" not in running.values()
+        worst = running.budget.worst(question(0), PRICES).usd
+        assert (reply.usd > 5 * worst) == (where == "in an answer")
 
 
 @pytest.mark.parametrize("name", FATAL)
