@@ -133,6 +133,7 @@ def judging_reward(
         prepare=prepare,
         at=lambda judging, update: replace(judging, update=update),
         values=lambda judging: judging.bench.judge.values(),
+        count_on=lambda judging, values: judging.bench.judge.count_on(values),
         close=Judging.close,
         dependencies=dependencies,
         models=lambda one: judge_models(one.judge),

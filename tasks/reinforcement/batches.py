@@ -177,7 +177,9 @@ class RolloutBatches:
         for name, count in sampled.compiles.items():
             self._compiled_before[name] = max(count, self._compiled_before[name])
         found: Rows | Future[Rewards] | None = self.journal.get(f"{self._entry(index)}.scored")
-        if found is None and self.scorer:
+        if found is not None:
+            self._count_on(index)
+        elif self.scorer:
             responses = [
                 Response(one.text, len(one.tokens), not one.terminated)
                 for one in sampled.completions
@@ -214,8 +216,17 @@ class RolloutBatches:
             if config.dynamic_sampling:
                 trained = trained[rollout.informative[trained]]
             rows = rollout.ledger(index, first, self._planned(index), trained.tolist())
+            if self.scorer and (values := self.scorer.values()):
+                self.journal.put(f"{self._entry(index)}.values", [values])
             self.journal.put(f"{self._entry(index)}.scored", rows)
         return rollout
+
+    def _count_on(self, index: int) -> None:
+        """Count on from what rewards had counted when a rollout was scored: a judge's costs, since
+        it is not asked again."""
+        values = self.journal.get(f"{self._entry(index)}.values")
+        if values and self.scorer:
+            self.scorer.count_on(values[0])
 
     def _prompts(self, chosen: list[int]) -> list[Prompt]:
         """The prompt of each response to the chosen ones."""
@@ -332,7 +343,10 @@ class RolloutBatches:
         self.chooser.restore(values["chooser"])
         self.passing_code.restore(values["audit"])
         self._next = values["next"]
-        for index in range(step // self.config.num_iterations, self._next):
+        first = step // self.config.num_iterations
+        if first:
+            self._count_on(first - 1)
+        for index in range(first, self._next):
             rows = self._read(f"{self._entry(index)}.sampled")
             self._begin(index, Sampled.of(rows, self.sampler))
 

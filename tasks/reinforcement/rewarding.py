@@ -122,6 +122,11 @@ class Scorer:
         counted = {name: REWARDS[name].values(one) for name, one in self._prepared.items()}
         return {name: values for name, values in counted.items() if values}
 
+    def count_on(self, values: Mapping[str, Mapping[str, float]]) -> None:
+        """Take over the `values` of the attempt that this one continues."""
+        for name, counted in values.items():
+            REWARDS[name].count_on(self._prepared[name], counted)
+
     def close(self) -> None:
         """Close the rewards, before their threads end, so that scores that wait for an endpoint
         end, too, when a stage is stopped."""
