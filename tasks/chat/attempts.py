@@ -104,7 +104,7 @@ class Attempts:
                 if (
                     counted >= self.settings.teacher_attempts
                     or malformed >= MALFORMED_TRIES
-                    or outcome.kind == "rejected"
+                    or outcome.kind in ("rejected", "filtered")
                 ):
                     return state.lost(outcome)
                 await self._back_off(max(1, counted))
@@ -166,6 +166,8 @@ class Attempts:
         self.meter.count(failure.kind)
         if failure.kind == "rejected":
             self.breaker.rejected(request.digest, failure.detail)
+        elif failure.kind == "filtered":  # it works
+            self.breaker.succeeded()
         else:
             self.limiter.pause(self.breaker.failed(request.digest, sent, failure))
             if failure.kind == "rate_limited" or self._counts(request, failure):

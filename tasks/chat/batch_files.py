@@ -25,7 +25,7 @@ from tasks.chat.budget import Cost
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply, read_value
 from tasks.chat.request import ChatRequest
-from tasks.chat.transport import Failure
+from tasks.chat.transport import Failure, is_filtered
 
 if TYPE_CHECKING:
     from openai.types import Batch
@@ -273,8 +273,8 @@ class _Chunk:
             account = None if twin else self._engine.budget.account
             asked = 0 if cached or twin else record.asked
             return record.reply(account, cached=cached or twin, attempts=asked)
-        if request.digest in self._rejected:
-            return Reply("", problem="failed", detail=self._rejected[request.digest])
+        if said := self._rejected.get(request.digest):
+            return Reply("", problem="refused" if is_filtered(said) else "failed", detail=said)
         if self._affordable:
             return Reply("", problem="failed", detail="the provider's batches did not answer it")
         return Reply("", problem="unasked", detail="the budget is spent")

@@ -14,7 +14,8 @@ The meaning of statuses:
                         answered before: then this request is bad
 408, 409, 425, 429, 5xx later again, after Retry-After if it is given (RFC 9110: seconds or a date;
 `retry-after-ms`)
-other 4xx               this request is bad
+other 4xx               this request is bad; or, in words of a content filter, was refused (Azure's
+                        and OpenAI's 400, OpenRouter's 403)
 """
 
 import asyncio
@@ -40,10 +41,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CONNECT_SECONDS = 15.0
 _LATER = {408, 409, 425, 429}
+_FILTERED = re.compile(
+    r"content_filter|content_policy_violation|\b(?:prompt|input|request|response|content) (?:was|is"
+    r"|has been) (?:flagged|filtered|blocked)\b"
+)
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 
 FailureKind = Literal[
-    "rate_limited", "server_error", "timeout", "connection", "malformed", "rejected"
+    "rate_limited", "server_error", "timeout", "connection", "malformed", "rejected", "filtered"
 ]
 
 
@@ -188,6 +193,8 @@ class Transport:
                 f"{place}: the account has no funds left ({words}). Top it up; answers that arrived"
                 " are kept."
             )
+        if status in (400, 403) and is_filtered(words):
+            return Failure("filtered", words)
         if status == 403 and not answered:
             raise InputError(
                 f"{place} denies access ({words}). Give the key of {self._endpoint.variable('KEY')}"
@@ -203,6 +210,11 @@ class Transport:
             return Failure("rejected", words)
         kind: FailureKind = "rate_limited" if status == 429 else "server_error"
         return Failure(kind, words, retry_after_seconds(headers))
+
+
+def is_filtered(words: str) -> bool:
+    """Whether a server's refusal is that of a content filter."""
+    return _FILTERED.search(words) is not None
 
 
 def _words(body: bytes) -> str:

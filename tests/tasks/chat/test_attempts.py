@@ -95,12 +95,20 @@ def test_an_answer_that_is_wanted_anew_has_another_key(tmp_path: Path) -> None:
         assert len(server.keys) == 3
 
 
+def error(status: int, **fields: str) -> Fault:
+    return Fault("status", status, json.dumps({"error": fields}))
+
+
 PROBLEMS = {
     "refused": [
         message(content=None, refusal="I cannot do that."),
         message(content="I'm sorry, but I can't help with that."),
         choice(finish_reason="content_filter"),
         top(choices=[{"index": 0, "finish_reason": "content_filter"}]),
+    ],
+    "filtered": [
+        error(400, code="content_filter", message="The prompt triggered our content policy."),
+        error(403, message='model x requires moderation. Your input was flagged for "violence".'),
     ],
     "truncated": [choice(finish_reason="length")],
     "empty": [message(content="", reasoning_content="thinking and thinking")],
@@ -117,7 +125,8 @@ PROBLEMS = {
 def test_what_does_not_pass_is_classified_and_counted(problem: str, tmp_path: Path) -> None:
     """The other questions are answered all the same."""
     faults = PROBLEMS[problem]
-    expected = [problem] * len(faults) + [None] * (10 - len(faults))
+    named = "refused" if problem == "filtered" else problem
+    expected = [named] * len(faults) + [None] * (10 - len(faults))
     with ChatServer(numbered(faults)) as server:
         with engine(server.url, tmp_path, attempts=4) as running:
             replies = [reply for _, reply in running.ask_singly(questions(10))]
@@ -152,10 +161,6 @@ def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_i
         (still,) = ask(server.url, tmp_path / "other", longer=True)
         assert still.problem == "truncated"
         assert server.count == 2
-
-
-def error(status: int, **fields: str) -> Fault:
-    return Fault("status", status, json.dumps({"error": fields}))
 
 
 WRONG_KEY = Fault("status", 400, '[{"error": {"message": "API key not valid."}}]')
