@@ -137,7 +137,8 @@ class RequestState:
 
     def lost(self, failure: Failure, why: str = "") -> Reply:
         """The caller's reply when this attempt was the last."""
-        problem: Problem = "malformed" if failure.kind == "malformed" else "failed"
+        known: dict[str, Problem] = {"malformed": "malformed", "filtered": "refused"}
+        problem = known.get(failure.kind, "failed")
         detail, tried = f"{failure.detail}{why}", self.attempts
         return Reply("", problem=problem, **self.cost._asdict(), attempts=tried, detail=detail)
 

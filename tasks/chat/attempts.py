@@ -11,6 +11,7 @@ budget, and is settled with what it cost.
 import asyncio
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 from infra.settings import Settings
 from tasks.chat.answer_record import AnswerRecord, RecordStore, RequestState
@@ -18,7 +19,7 @@ from tasks.chat.breaker import Breaker
 from tasks.chat.budget import Budget, Cost, Prices
 from tasks.chat.limiter import Limiter
 from tasks.chat.meter import Meter
-from tasks.chat.reply import Reply, read
+from tasks.chat.reply import Reply, error_status, read
 from tasks.chat.request import ChatRequest
 from tasks.chat.transport import Answer, Failure, Transport
 
@@ -103,7 +104,7 @@ class Attempts:
                 if (
                     counted >= self.settings.teacher_attempts
                     or malformed >= MALFORMED_TRIES
-                    or outcome.kind == "rejected"
+                    or outcome.kind in ("rejected", "filtered")
                 ):
                     return state.lost(outcome)
                 await self._back_off(max(1, counted))
@@ -151,6 +152,9 @@ class Attempts:
         self.limiter.pause(min(answer.pause, LONGEST_DELAY))
         content, value = read(answer.body)
         if content.problem == "malformed":
+            if status := error_status(value):
+                refused = self.transport.refused(status, {}, answer.body, self.breaker.answered)
+                return replace(refused, perhaps_paid=bool(value.get("choices")))
             return Failure("malformed", content.detail, perhaps_paid=True)
         self.breaker.succeeded()
         self.limiter.succeeded()
@@ -162,6 +166,8 @@ class Attempts:
         self.meter.count(failure.kind)
         if failure.kind == "rejected":
             self.breaker.rejected(request.digest, failure.detail)
+        elif failure.kind == "filtered":  # it works
+            self.breaker.succeeded()
         else:
             self.limiter.pause(self.breaker.failed(request.digest, sent, failure))
             if failure.kind == "rate_limited" or self._counts(request, failure):

@@ -25,7 +25,7 @@ from tasks.chat.budget import Cost
 from tasks.chat.engine import ChatEngine
 from tasks.chat.reply import Reply, read_value
 from tasks.chat.request import ChatRequest
-from tasks.chat.transport import Failure
+from tasks.chat.transport import Failure, is_filtered
 
 if TYPE_CHECKING:
     from openai.types import Batch
@@ -98,12 +98,13 @@ class _Chunk:
         self._name = digest(["batch", *self._states])
 
     async def answer(self) -> list[Reply]:
-        """The replies to the requests, in order."""
+        """The replies to the requests, in order. What was counted once is free."""
         states, budget = list(self._states.values()), self._engine.budget
         found = [self._engine.store.record(state.request) for state in states]
         for state, record in zip(states, await asyncio.gather(*found), strict=True):
             state.record = record
-            if record is not None and record.account == budget.account:
+            counted = hash(state.request.digest) in self._engine.final
+            if record is not None and record.account == budget.account and not counted:
                 budget.settle(Cost(), record.cost)
         before = {state.request.digest for state in states if self._is_final(state)}
         number = idle = 0
@@ -265,11 +266,15 @@ class _Chunk:
         engine.meter.count("answers", cost.tokens)
 
     def _reply(self, request: ChatRequest, *, cached: bool) -> Reply:
-        record, account = self._states[request.digest].record, self._engine.budget.account
+        record, final = self._states[request.digest].record, self._engine.final
         if record is not None:
-            return record.reply(account, cached=cached, attempts=0 if cached else record.asked)
-        if request.digest in self._rejected:
-            return Reply("", problem="failed", detail=self._rejected[request.digest])
+            twin = hash(request.digest) in final
+            final.add(hash(request.digest))
+            account = None if twin else self._engine.budget.account
+            asked = 0 if cached or twin else record.asked
+            return record.reply(account, cached=cached or twin, attempts=asked)
+        if said := self._rejected.get(request.digest):
+            return Reply("", problem="refused" if is_filtered(said) else "failed", detail=said)
         if self._affordable:
             return Reply("", problem="failed", detail="the provider's batches did not answer it")
         return Reply("", problem="unasked", detail="the budget is spent")

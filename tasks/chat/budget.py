@@ -144,6 +144,11 @@ class Budget:
         self.in_flight += most
         return True
 
+    def count_on(self, usd: float) -> None:
+        """Count at least what an earlier attempt had spent. What it paid for and this one does not
+        ask again is found in no store."""
+        self.spent = self.spent._replace(usd=max(self.spent.usd, usd))
+
     def settle(self, reserved: Cost, actual: Cost) -> None:
         """Replace a request's reservation by its cost."""
         self.in_flight -= reserved

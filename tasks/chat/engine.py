@@ -120,6 +120,7 @@ class ChatEngine:
         self.transport = connecting.result()
         shared = self.breaker, self.meter, self.budget, self.prices, self.settings
         self._attempts = Attempts(self.transport, self.store, *shared, longer=self.longer)
+        self.final = self._attempts.final
         return self
 
     async def _connect(self) -> Transport:

@@ -1,12 +1,15 @@
 """The reply to a request: an answer, or its problem.
 
 A body is the JSON of a chat completion
-(https://platform.openai.com/docs/api-reference/chat/object), with vLLM's `reasoning_content` (in
-newer versions `reasoning`); or of a text completion that scores its prompt: its `logprobs`, as
-JSON, are the text then. `read` makes a `Content` of whatever a server sends, and never raises.
+(https://platform.openai.com/docs/api-reference/chat/object), with the model's thoughts where a
+server puts them: in vLLM's `reasoning_content` (in newer versions `reasoning`), in Mistral's list
+of chunks, or before `</think>` in the text, if no parser took them out. Or it is that of a text
+completion that scores its prompt: its `logprobs`, as JSON, are the text then. `read` makes a
+`Content` of whatever a server sends, and never raises.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -22,6 +25,10 @@ _FILTERED = "the provider's content filter"
 _LONGEST_REFUSAL, _AT_ONCE = 600, 200
 """Characters: a refusal is brief, since a long text that begins so is an answer about declining,
 and it comes at once."""
+
+_THOUGHTS = re.compile(r"\s*+(?:<think>|(?![<{\[`]))(.*?)</think>\s*(.*)", re.DOTALL)
+"""Thoughts before an answer. Some chat templates end with `<think>`, so that a text begins without
+it; one that begins with another tag, or with JSON, is an answer."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +100,16 @@ def read_value(value: Any) -> Content:
         if finish == "content_filter":
             return content(problem="refused", detail=_FILTERED)
         return content(problem="malformed", detail=f"no message in {json.dumps(choice)[:120]}")
-    text, refusal = message.get("content"), message.get("refusal")
-    if not isinstance(text, str | None):
-        detail = f"the content is no text but {json.dumps(text)[:120]}"
-        return content(problem="malformed", detail=detail)
-    text = _sound(text or "")
-    thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
-    reasoning = next((_sound(one) for one in thoughts if isinstance(one, str) and one), None)
+    refusal = message.get("refusal")
+    try:
+        text, thoughts = map(_sound, _said(message.get("content")))
+    except TypeError as error:
+        return content(problem="malformed", detail=str(error))
+    if finish == "error":
+        return content(problem="malformed", detail=f"broken off: {json.dumps(choice)[:200]}")
+    named = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    apart = (_sound(one) for one in named if isinstance(one, str) and one)
+    reasoning = next(apart, thoughts) or None
     said = partial(content, text, reasoning)
     if isinstance(refusal, str) and refusal:
         refusal = _sound(refusal)
@@ -116,6 +126,33 @@ def read_value(value: Any) -> Content:
     return said()
 
 
+def error_status(value: Any) -> int | None:
+    """The status of an error that came with status 200, in place of an answer or in it, as
+    OpenRouter hands on those of its providers; None: there is none."""
+    match value:
+        case {"error": {"code": int(code)}} | {"choices": [{"error": {"code": int(code)}}, *_]}:
+            return code if code >= 400 else None
+    return None
+
+
+def _said(content: Any) -> tuple[str, str]:
+    """Text and thoughts of a message's content. Raises TypeError: it is neither text nor a list of
+    chunks of text and thinking."""
+    if content is None or isinstance(content, str):
+        found = _THOUGHTS.fullmatch(content or "")
+        return (found[2], found[1].strip()) if found else (content or "", "")
+    text = thoughts = ""
+    for chunk in content if isinstance(content, list) else [None]:
+        match chunk:
+            case {"type": "text", "text": str(one)}:
+                text += one
+            case {"type": "thinking", "thinking": one}:
+                thoughts += _said(one)[0]
+            case _:
+                raise TypeError(f"the content is no text but {json.dumps(content)[:120]}")
+    return text, thoughts
+
+
 def _sound(text: str) -> str:
     """Text that UTF-8 can encode: JSON may contain halves of characters."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
@@ -128,10 +165,15 @@ def _declines(text: str) -> bool:
 
 
 def _usage(value: Any) -> tuple[int, int] | None:
-    """Input and output tokens, if both are whole numbers."""
+    """Input and output tokens, if both are whole numbers. Output is all that is not input: Gemini
+    and xAI count thoughts, which they charge for, in `total_tokens` alone."""
     usage = value.get("usage") if isinstance(value, dict) else None
     if not isinstance(usage, dict):
         return None
-    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    known = [count for count in counts if type(count) is int and count >= 0]
-    return (known[0], known[1]) if len(known) == 2 else None
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    inputs, outputs, total = (
+        count if type(count := usage.get(name)) is int and count >= 0 else None for name in names
+    )
+    if inputs is None or outputs is None:
+        return None
+    return inputs, max(outputs, (total or 0) - inputs)

@@ -14,7 +14,8 @@ The meaning of statuses:
                         answered before: then this request is bad
 408, 409, 425, 429, 5xx later again, after Retry-After if it is given (RFC 9110: seconds or a date;
 `retry-after-ms`)
-other 4xx               this request is bad
+other 4xx               this request is bad; or, in words of a content filter, was refused (Azure's
+                        and OpenAI's 400, OpenRouter's 403)
 """
 
 import asyncio
@@ -40,10 +41,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CONNECT_SECONDS = 15.0
 _LATER = {408, 409, 425, 429}
+_FILTERED = re.compile(
+    r"content_filter|content_policy_violation|\b(?:prompt|input|request|response|content) (?:was|is"
+    r"|has been) (?:flagged|filtered|blocked)\b"
+)
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)s)?(?:([\d.]+)ms)?")
 
 FailureKind = Literal[
-    "rate_limited", "server_error", "timeout", "connection", "malformed", "rejected"
+    "rate_limited", "server_error", "timeout", "connection", "malformed", "rejected", "filtered"
 ]
 
 
@@ -138,7 +143,7 @@ class Transport:
         except OSError as error:
             return self._lost(error)
         if not 200 <= response.status < 300:
-            return self._refused(response.status, response.headers, content, answered)
+            return self.refused(response.status, response.headers, content, answered)
         return Answer(self._endpoint.hide(content), renewal_seconds(response.headers))
 
     async def attempt(self, call: Callable[[], Awaitable[T]], *, answered: bool) -> T | Failure:
@@ -154,7 +159,7 @@ class Transport:
         except openai.APIConnectionError as error:
             return self._lost(error)
         except openai.APIStatusError as error:
-            return self._refused(
+            return self.refused(
                 error.status_code, error.response.headers, error.response.content, answered
             )
 
@@ -172,7 +177,7 @@ class Transport:
         kind: FailureKind = "timeout" if isinstance(error, TimeoutError) else "connection"
         return Failure(kind, detail, perhaps_paid=not unsent)
 
-    def _refused(
+    def refused(
         self, status: int, headers: Mapping[str, str], body: bytes, answered: bool
     ) -> Failure:
         """The failure of a status other than 2xx. Raises InputError or StageFailed if no later
@@ -188,6 +193,8 @@ class Transport:
                 f"{place}: the account has no funds left ({words}). Top it up; answers that arrived"
                 " are kept."
             )
+        if status in (400, 403) and is_filtered(words):
+            return Failure("filtered", words)
         if status == 403 and not answered:
             raise InputError(
                 f"{place} denies access ({words}). Give the key of {self._endpoint.variable('KEY')}"
@@ -203,6 +210,11 @@ class Transport:
             return Failure("rejected", words)
         kind: FailureKind = "rate_limited" if status == 429 else "server_error"
         return Failure(kind, words, retry_after_seconds(headers))
+
+
+def is_filtered(words: str) -> bool:
+    """Whether a server's refusal is that of a content filter."""
+    return _FILTERED.search(words) is not None
 
 
 def _words(body: bytes) -> str:

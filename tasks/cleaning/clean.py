@@ -29,7 +29,7 @@ questions about different contexts are never duplicates.
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +40,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from schemas.base import clip
 from tasks.cleaning.rules import (
     CAUSES,
     COLUMNS,
@@ -50,7 +51,9 @@ from tasks.cleaning.rules import (
     Progress,
     Rules,
 )
+from tasks.contract.check import check_of
 from tasks.data.dropped import Dropped
+from tasks.verification.text import normalise_answer
 
 _HOW = {
     "exact": "the same words as",
@@ -122,12 +125,25 @@ class Cleaned:
         """The selected rows, parsed, in the order of the selection."""
         return map(orjson.loads, self.lines(selection))
 
+    @cached_property
+    def conflicts(self) -> dict[int, str]:
+        """Rows that have the prompt of a row that is kept and another reference answer, with both
+        in words: one of the two is wrong, or the prompt lacks what tells them apart."""
+        rows = np.flatnonzero(self.cause == CAUSES.index("duplicate_prompt"))
+        both = zip(self.rows(rows), self.rows(self.match[rows]), strict=True)
+        told = (
+            (row, f", whose answer is {clip(kept['answer'], 80)!r} and not {clip(own, 80)!r}")
+            for row, (one, kept) in zip(rows.tolist(), both, strict=True)
+            if (own := one["answer"]) and _answers_differ(kept, own)
+        )
+        return dict(told)
+
     def describe(self, row: int) -> str:
         """Why cleaning dropped a row: its match and score."""
         cause, hit = CAUSES[self.cause[row]], HITS[self.hit[row]]
         match, score = int(self.match[row]), float(self.score[row])
         if cause == "duplicate_prompt":
-            return f"the same as prompt {self.id[match]:016x}"
+            return f"the same as prompt {self.id[match]:016x}{self.conflicts.get(row, '')}"
         if cause == "near_duplicate":
             return f"estimated Jaccard similarity {score:.2f} to prompt {self.id[match]:016x}"
         kind = hit.removeprefix("heldout_")
@@ -166,6 +182,15 @@ class Cleaned:
     def remove(self) -> None:
         """Delete the scratch directory. The arrays are unusable afterwards."""
         shutil.rmtree(self.scratch)
+
+
+def _answers_differ(row: Mapping[str, Any], other: str) -> bool:
+    """Whether a row's answer is the reference of its check, and another than `other`."""
+    check = check_of(row["check"])
+    if check is None or not check.by_reference or not row["answer"]:
+        return False
+    first, second = (check.vote(one, ()) or normalise_answer(one) for one in (row["answer"], other))
+    return first != second
 
 
 def counted(codes: NDArray[np.uint8], names: Sequence[str]) -> dict[str, int]:

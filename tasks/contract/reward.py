@@ -180,6 +180,8 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
             `score`.
         at: the prepared object for an update (from 1).
         values: its counts so far, such as a judge's questions and their cost.
+        count_on: take over the `values` of the attempt that this one continues, so that a budget is
+            one over all attempts.
         close: closes the prepared object.
         dependencies: what else decides its values, given the config and `--data`: versions of
             packages, of checks, of models.
@@ -197,6 +199,9 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
     prepare: Callable[[RewardConfigT, Resources], PreparedT] = _as_it_is
     at: Callable[[PreparedT, int], PreparedT] = _as_it_is
     values: Callable[[PreparedT], dict[str, float]] = field(default=lambda prepared: {})
+    count_on: Callable[[PreparedT, Mapping[str, float]], None] = field(
+        default=lambda prepared, values: None
+    )
     close: Callable[[PreparedT], None] = field(default=lambda prepared: None)
     dependencies: Callable[[RewardConfigT, Path | None], dict[str, str | int]] = field(
         default=lambda config, data: {}

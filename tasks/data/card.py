@@ -196,6 +196,11 @@ def _dropped(metrics: Mapping[str, Any], plots: Mapping[str, str]) -> str:
         f"## Dropped rows\n\n{read}{sum(dropped.values()):,} were dropped; each is a line of"
         " dropped.jsonl with its cause."
     )
+    if conflicts := metrics.get("conflicts"):
+        text += (
+            f" {conflicts:,} of the duplicates have another answer than the row that stays, which a"
+            " hash chose: look for `whose answer is` there."
+        )
     if not causes:
         return text
     rows = table(("cause", "rows"), [(cause, f"{count:,}") for cause, count in causes])

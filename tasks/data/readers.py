@@ -28,8 +28,10 @@ from tasks.data.records import (
     MOST_LINE,
     Record,
     Records,
+    Twice,
     Unreadable,
     check_ratio,
+    each_once,
     json_records,
     lines,
     record_of,
@@ -153,7 +155,7 @@ def _read_json(name: str, file: Path) -> Records:
 def _items(text: str) -> Iterator[tuple[int, str | None, Any]]:
     """(line, key, value) of the items of a JSON list (key None) or object. Raises
     json.JSONDecodeError."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=each_once)
     position = _after(text, 0, "")
     opening = text[position : position + 1]
     if opening not in ("[", "{"):
@@ -166,7 +168,10 @@ def _items(text: str) -> Iterator[tuple[int, str | None, Any]]:
             key, position = decoder.raw_decode(text, position)
             position = _after(text, _after(text, position, ""), ":")
         line, counted = line + text.count("\n", counted, position), position
-        value, position = decoder.raw_decode(text, position)
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except Twice as error:
+            raise json.JSONDecodeError(str(error), text, position) from error
         yield line, key, value
         position = _after(text, position, "")
         if text[position : position + 1] != closing:
@@ -216,8 +221,8 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
         except csv.Error as error:
             raise InputError(
                 f"data file {name}, line {line}: not valid {file.suffix[1:].upper()}:"
-                f" {str(error).partition(' - ')[0]}. Check the quotes of that record, and that"
-                " lines end with LF or CRLF."
+                f" {str(error).partition(' - ')[0]}. Check the quotes of that record (one inside a"
+                " quoted field is written twice), and that lines end with LF or CRLF."
             ) from error
 
 

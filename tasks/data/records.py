@@ -100,13 +100,29 @@ def json_records(lines: Iterable[bytes]) -> Records:
         try:
             text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
             if text:
-                yield record_of(line, json.loads(text))
+                yield record_of(line, json.loads(text, object_pairs_hook=each_once))
         except UnicodeDecodeError as error:
             byte = f"byte {error.object[error.start]:#04x} at position {error.start}"
             yield Unreadable(line, "wrong_encoding", f"{byte} is not UTF-8")
+        except Twice as error:
+            yield Unreadable(line, "broken_row", str(error))
         # not JSON, or a number of thousands of digits, or nested too deeply
         except (ValueError, RecursionError) as error:
             yield Unreadable(line, "broken_row", f"not JSON: {error}")
+
+
+class Twice(ValueError):
+    """An object of JSON with a key twice, so that one of two values would be lost."""
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs. Raises Twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in names if names.count(name) > 1)
+        raise Twice(f"the key {name[:80]!r} is there twice; write it once")
+    return found
 
 
 def record_of(line: int, value: Any) -> Record | Unreadable:

@@ -23,7 +23,7 @@ import numpy as np
 
 from infra.context import context
 from schemas.base import InputError, StageFailed, digest
-from tasks.chat.budget import PricedInput
+from tasks.chat.budget import Cost, PricedInput
 from tasks.chat.request import ApiModel, ChatRequest
 from tasks.distillation.feedback import Feedback
 
@@ -96,6 +96,7 @@ class EndpointTeacher:
 
         self.config, self._pad_id = config, pad_id
         self._counts: Counter[str] = Counter()
+        self._before: dict[str, float] = {}
         patience = context().settings.judge_patience_seconds
         engine = ChatEngine.of(config, answers, account=account, patience=patience)
         self._engine = engine.__enter__() if is_committer() else None
@@ -166,7 +167,18 @@ class EndpointTeacher:
             return {}
         counts = {f"teacher_{name}": float(count) for name, count in self._counts.items()}
         cost = self._engine.meter.cost
-        return {**counts, "teacher_usd": cost.usd, "teacher_tokens": float(cost.tokens)}
+        now = {**counts, "teacher_usd": cost.usd, "teacher_tokens": float(cost.tokens)}
+        return {
+            name: self._before.get(name, 0.0) + now.get(name, 0.0)
+            for name in {**self._before, **now}
+        }
+
+    def restore(self, costs: dict[str, float]) -> None:
+        """See `TokenTeacher`. The budget counts on, too: what was said before the checkpoint is
+        not asked again, so nothing else would tell what it cost."""
+        if self._engine is not None:
+            self._before = costs
+            self._engine.budget.settle(Cost(), Cost(usd=costs["teacher_usd"]))
 
     def close(self) -> None:
         """See `TokenTeacher`."""

@@ -30,7 +30,10 @@ class TokenTeacher(Protocol):
         when the teacher is not available."""
 
     def costs(self) -> dict[str, float]:
-        """Count what it has done and cost so far, as numbers that add up."""
+        """Count what it has done and cost in this stage so far."""
+
+    def restore(self, costs: dict[str, float]) -> None:
+        """Count on from the `costs` of the attempt that this one continues."""
 
     def close(self) -> None:
         """Release its resources."""

@@ -100,6 +100,9 @@ class GemmaTeacher:
         """See `TokenTeacher`: nothing."""
         return {}
 
+    def restore(self, costs: dict[str, float]) -> None:
+        """See `TokenTeacher`."""
+
     def close(self) -> None:
         """See `TokenTeacher`."""
 

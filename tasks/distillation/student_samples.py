@@ -120,7 +120,6 @@ class DistillBatches:
         self._scored: Scored | None = None
         self._batch: PolicyBatch | DistillBatch | None = None
         self._compiled_before = {"sampler": 0, "token_logps": 0, "teacher_logps": 0}
-        self._cost_before: dict[str, float] = {}
 
     def batch_at(self, step: int) -> "PolicyBatch | DistillBatch":
         """The training input of update `step` (from 0). A rollout is a function of the weights
@@ -204,7 +203,8 @@ class DistillBatches:
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The state that `restore` needs."""
-        values = {"samples": self.samples, "compiles": self.compiles(), "costs": self.costs()}
+        values = {"samples": self.samples, "compiles": self.compiles()}
+        values["costs"] = self.teacher.costs()
         if step % self.config.num_iterations == 0:
             return {}, values
         assert self._scored is not None, "an update before this one began the rollout"
@@ -214,7 +214,7 @@ class DistillBatches:
         """Go on after `step` updates with the `state` of then. The teacher's hidden states are
         large, so they are computed again."""
         self.samples, self._compiled_before = values["samples"], values["compiles"]
-        self._cost_before = values["costs"]
+        self.teacher.restore(values["costs"])
         if arrays:
             scored, hidden = Scored(**arrays), None
             self._scored = scored
@@ -222,14 +222,6 @@ class DistillBatches:
                 hidden = self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden
             self._batch = make_batch(self.config, scored, hidden, self.loaded)
             self.metrics[step] = values["metrics"]
-
-    def costs(self) -> dict[str, float]:
-        """`TokenTeacher.costs` of this attempt and of those that it continues."""
-        now = self.teacher.costs()
-        return {
-            name: self._cost_before.get(name, 0.0) + now.get(name, 0.0)
-            for name in {**self._cost_before, **now}
-        }
 
     def compiles(self) -> dict[str, int]:
         """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""

@@ -12,7 +12,7 @@ The whole stage has one engine, one budget and one limit of concurrent requests,
 or thread asks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from infra.context import context
 from tasks.chat.engine import ChatEngine
@@ -52,6 +52,10 @@ class EndpointJudge(Judge):
         requests = float(self._engine.meter.counts["requests"])
         waited = breaker.waited + breaker.down
         return {**super().values(), "requests": requests, "waited_seconds": waited}
+
+    def count_on(self, values: Mapping[str, float]) -> None:
+        super().count_on(values)
+        self._engine.loop.call_soon_threadsafe(self._engine.budget.count_on, values["usd"])
 
     def close(self) -> None:
         if not self._closed:

@@ -171,6 +171,12 @@ class Judge(ABC):
             counts = {name: float(self._counts[name]) for name in ("asked", "cached", "abstained")}
             return {**counts, "usd": self._usd}
 
+    def count_on(self, values: Mapping[str, float]) -> None:
+        """Count on from the `values` of an earlier attempt at the stage, which asked what this one
+        does not ask again."""
+        with self._lock:
+            self._usd = max(self._usd, values["usd"])
+
     @abstractmethod
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
         """`ask`, without the counting."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
 
-WORDING = 1
+WORDING = 2
 """Raise it when judges are asked or read in another way: it is part of every judging reward's
 VERSION."""
 
@@ -133,6 +133,7 @@ def judging_reward(
         prepare=prepare,
         at=lambda judging, update: replace(judging, update=update),
         values=lambda judging: judging.bench.judge.values(),
+        count_on=lambda judging, values: judging.bench.judge.count_on(values),
         close=Judging.close,
         dependencies=dependencies,
         models=lambda one: judge_models(one.judge),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tasks.judging.sheets import RATINGS, Item
 
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
+_FENCED = re.compile(r"```(?:json|JSON)?(.*)```", re.DOTALL)
 _LONGEST_REASON = 400
 
 

@@ -32,14 +32,14 @@ from schemas.examples import Prompt
 from schemas.ledger import write_ledger
 from tasks.contract.job import Job
 from tasks.contract.journal import Journal, Rows
-from tasks.contract.reward import Anneal, Resources, Response
+from tasks.contract.reward import Anneal, Resources
 from tasks.data.packing import Text
 from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import agree, is_committer
 from tasks.reinforcement.curriculum import Chooser
 from tasks.reinforcement.grpo_config import Config
 from tasks.reinforcement.passing_code import PassingCode
-from tasks.reinforcement.rewarding import Rewards, Scorer, agreed, parse_rewards
+from tasks.reinforcement.rewarding import Rewards, Scorer, agreed, parse_rewards, responses_of
 from tasks.reinforcement.rollout import (
     PolicyBatch,
     Rollout,
@@ -177,7 +177,9 @@ class RolloutBatches:
         for name, count in sampled.compiles.items():
             self._compiled_before[name] = max(count, self._compiled_before[name])
         found: Rows | Future[Rewards] | None = self.journal.get(f"{self._entry(index)}.scored")
-        if found is None and self.scorer:
+        if found is not None:
+            self._count_on(index)
+        elif self.scorer:
             prompts, responses = self._prompts(sampled.chosen), responses_of(sampled.completions)
             found = self.scorer.submit(prompts, responses, self._planned(index))
         self._waiting[index] = (sampled, found)
@@ -209,8 +211,16 @@ class RolloutBatches:
             if config.dynamic_sampling:
                 trained = trained[rollout.informative[trained]]
             rows = rollout.ledger(index, first, self._planned(index), trained.tolist())
+            if self.scorer and (values := self.scorer.values()):
+                self.journal.put(f"{self._entry(index)}.values", [values])
             self.journal.put(f"{self._entry(index)}.scored", rows)
         return rollout
+
+    def _count_on(self, index: int) -> None:
+        """Count on from what rewards had counted when a rollout was scored: a judge's costs, since
+        it is not asked again."""
+        if self.scorer and (values := self.journal.get(f"{self._entry(index)}.values")):
+            self.scorer.count_on(values[0])
 
     def _prompts(self, chosen: list[int]) -> list[Prompt]:
         """The prompt of each response to the chosen ones."""
@@ -295,8 +305,8 @@ class RolloutBatches:
         again = {}
         if changing and planned > 1:
             if self.scorer:
-                responses = responses_of(rollout.completions)
-                again = self.scorer.components(changing, rollout.prompts, responses, 1)
+                given = rollout.prompts, responses_of(rollout.completions)
+                again = self.scorer.components(changing, *given, 1)
             again = agree(again)
         return rollout.rewards.components | {name: np.array(one) for name, one in again.items()}
 
@@ -345,7 +355,9 @@ class RolloutBatches:
         self.chooser.restore(values["chooser"])
         self.passing_code.restore(values["audit"])
         self._next = values["next"]
-        for index in range(step // self.config.num_iterations, self._next):
+        if first := step // self.config.num_iterations:
+            self._count_on(first - 1)
+        for index in range(first, self._next):
             rows = self._read(f"{self._entry(index)}.sampled")
             self._begin(index, Sampled.of(rows, self.sampler))
 
@@ -371,11 +383,6 @@ class RolloutBatches:
     def compiles(self) -> dict[str, int]:
         """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""
         return rollout_compiles(self.sampler, self.token_logps, self._compiled_before)
-
-
-def responses_of(completions: "list[Any]") -> list[Response]:
-    """Sampled completions, as rewards see them."""
-    return [Response(one.text, len(one.tokens), not one.terminated) for one in completions]
 
 
 def initial_policy(model: Any) -> Any:

@@ -136,6 +136,11 @@ class Scorer:
         counted = {name: REWARDS[name].values(one) for name, one in self._prepared.items()}
         return {name: values for name, values in counted.items() if values}
 
+    def count_on(self, values: Mapping[str, Mapping[str, float]]) -> None:
+        """Take over the `values` of the attempt that this one continues."""
+        for name, counted in values.items():
+            REWARDS[name].count_on(self._prepared[name], counted)
+
     def close(self) -> None:
         """Close the rewards, before their threads end, so that scores that wait for an endpoint
         end, too, when a stage is stopped."""
@@ -217,3 +222,8 @@ def _checked(name: str, values: Any, count: int) -> np.ndarray:
                 " number, or None to abstain"
             )
     return values_of(numbers)
+
+
+def responses_of(completions: Sequence[Any]) -> list[Response]:
+    """Sampled completions (`tasks.sampling.sampler.Completion`), as rewards see them."""
+    return [Response(one.text, len(one.tokens), not one.terminated) for one in completions]

@@ -1,10 +1,10 @@
 """A rollout: its responses and rewards, their advantages and weights, and the batch in packed rows.
 
-The stage's journal has two entries for a rollout: `<number>.sampled` (prompts, tokens,
-log-probabilities), written first, and `<number>.scored` (the rows of the ledger), written when all
-rewards are there. An interrupted stage neither samples nor asks a judge again for what they hold:
-an abstention stays one. After a rollback, numbers have the suffix `+1`. The entries are deleted
-when the stage's artifact is committed.
+The stage's journal has three entries for a rollout: `<number>.sampled` (prompts, tokens,
+log-probabilities), written first, and when all rewards are there `<number>.values` (what a judge
+had cost by then) and `<number>.scored` (the rows of the ledger). An interrupted stage neither
+samples nor asks a judge again for what they hold: an abstention stays one. After a rollback,
+numbers have the suffix `+1`. The entries are deleted when the stage's artifact is committed.
 
 How many rows a batch fills depends on what was sampled; its shape does not. It has a row for each
 response, the filled ones first, and a step skips micro-batches in which nothing is predicted. So

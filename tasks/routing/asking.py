@@ -1,7 +1,6 @@
 """Asking a teacher about prompts that the classifier is unsure of: one short chat completion each,
 in a strict schema."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Priced
 from tasks.chat.engine import ChatEngine
 from tasks.chat.request import ApiModel, ChatRequest, object_schema, response_format
+from tasks.judging.rulings import Unreadable, json_object
 from tasks.routing.router import Ask
 from tasks.teaching.lesson import Lesson
 
@@ -76,8 +76,8 @@ def _request(config: RoutingTeacher, prompt: str) -> ChatRequest:
 def _domain(text: str) -> Domain | None:
     """Read a reply; None: it is no JSON object with one known domain in it and nothing else."""
     try:
-        said = json.loads(text)
-    except ValueError:
+        said = json_object(text)
+    except Unreadable:
         return None
-    found = said.get("domain") if isinstance(said, dict) and len(said) == 1 else None
+    found = said.get("domain") if len(said) == 1 else None
     return Domain(found) if found in list(Domain) else None

@@ -225,7 +225,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         curve = fit(
             trainer, batches.batch_at, config, job, extra=batches.metrics.__getitem__, keeps=batches
         )
-        costs = batches.costs()
+        costs = teacher.costs()
     finally:
         teacher.close()
     compiles = batches.compiles()

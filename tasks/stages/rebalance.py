@@ -8,8 +8,8 @@
    (`tasks.teaching.topping_up`), and clean it with the rest. If rows are still missing, fail with a
    table of requested, available and missing rows, and why.
 
-No prompt is in two splits. The result does not depend on the order of rows or on the number of
-files. Memory grows with the arrays of `tasks.cleaning.clean` only. Writes
+No prompt is in two splits. The order of rows and the number of files change nothing. Memory grows
+with the arrays of `tasks.cleaning.clean` only. Writes
 
     train.jsonl, validation.jsonl, heldout.jsonl    Example: the rows of each split
     prompts.jsonl       Prompt: GRPO's prompts, those of train.jsonl and those of the training split
@@ -217,8 +217,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     """Digests of the evaluation sets and of a local model, and the packages that decide near
     duplicates and languages.
 
-    Raises:
-        InputError: a missing file, an unknown language.
+    Raises InputError: a missing file, an unknown language.
     """
     found: dict[str, str | int] = {
         f"package.{name}": importlib.metadata.version(name)
@@ -346,7 +345,7 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
 
     `rows` counts each split's; `prompts` and `pairs` their files'; `domains` and `groundings` have
     for each quota and split the requested, achieved and available rows, by difficulty too. `read`
-    is `dropped` (by cause) + the rows that are left, chosen or `unused`.
+    is `dropped` (by cause) + the rows left, chosen or `unused`; `conflicts`: as `Cleaned` has them.
     """
     config, cleaned = job.config, pools.cleaned
     rows, mix = pools.fill(config.group_quotas)
@@ -368,6 +367,7 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
         **mix,
         "read": len(cleaned.id),
         "dropped": dropped,
+        "conflicts": len(cleaned.conflicts),
         "unused": left - len(prompts),
         "contaminated_by": pools.contaminated_by(),
     }
@@ -386,7 +386,7 @@ def _write_lines(path: Path, lines: Iterator[bytes]) -> None:
 
 
 KIND = Kind(
-    version=3,
+    version=4,
     config=Config,
     inputs={"examples": Input(Product.EXAMPLES)},
     produces=Product.ROWS,

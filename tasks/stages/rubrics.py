@@ -334,7 +334,7 @@ def _metrics(
 
 
 KIND = Kind(
-    version=1,
+    version=2,
     config=Config,
     inputs={"prompts": Input(Product.ROWS)},
     produces=Product.RUBRICS,

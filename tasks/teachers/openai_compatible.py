@@ -190,7 +190,7 @@ def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRe
 
 
 TEACHER = Teacher(
-    version=1,
+    version=2,
     config=Config,
     teach=teach,
     dependencies=rejection_sampling.dependencies,

@@ -134,9 +134,10 @@ class Sample:
 
     def completion(self) -> str:
         """The response as a trace: its text, or the separate reasoning with the text as its
-        answer."""
+        answer, between the tags of one or without."""
         if self.reasoning and parse_trace(self.text, "trace") is None:
-            whole = Trace(reasoning=self.reasoning.strip(), answer=self.text.strip()).render()
+            answer = self.text.strip().removeprefix("<answer>").removesuffix("</answer>").strip()
+            whole = Trace(reasoning=self.reasoning.strip(), answer=answer).render()
             return whole if parse_trace(whole, "trace") else self.text
         return self.text
 

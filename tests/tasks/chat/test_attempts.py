@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from schemas.base import InputError, StageFailed
-from tests.fakes.chat_fixtures import KEY, ask, choice, engine, first, message, question, questions
+from tests.fakes.chat_fixtures import (
+    KEY,
+    PRICES,
+    ask,
+    choice,
+    engine,
+    first,
+    message,
+    question,
+    questions,
+)
 from tests.fakes.chat_server import ChatServer, Fault, Request
 
 pytestmark = pytest.mark.usefixtures("no_long_waits")
@@ -85,12 +95,20 @@ def test_an_answer_that_is_wanted_anew_has_another_key(tmp_path: Path) -> None:
         assert len(server.keys) == 3
 
 
+def error(status: int, **fields: str) -> Fault:
+    return Fault("status", status, json.dumps({"error": fields}))
+
+
 PROBLEMS = {
     "refused": [
         message(content=None, refusal="I cannot do that."),
         message(content="I'm sorry, but I can't help with that."),
         choice(finish_reason="content_filter"),
         top(choices=[{"index": 0, "finish_reason": "content_filter"}]),
+    ],
+    "filtered": [
+        error(400, code="content_filter", message="The prompt triggered our content policy."),
+        error(403, message='model x requires moderation. Your input was flagged for "violence".'),
     ],
     "truncated": [choice(finish_reason="length")],
     "empty": [message(content="", reasoning_content="thinking and thinking")],
@@ -107,7 +125,8 @@ PROBLEMS = {
 def test_what_does_not_pass_is_classified_and_counted(problem: str, tmp_path: Path) -> None:
     """The other questions are answered all the same."""
     faults = PROBLEMS[problem]
-    expected = [problem] * len(faults) + [None] * (10 - len(faults))
+    named = "refused" if problem == "filtered" else problem
+    expected = [named] * len(faults) + [None] * (10 - len(faults))
     with ChatServer(numbered(faults)) as server:
         with engine(server.url, tmp_path, attempts=4) as running:
             replies = [reply for _, reply in running.ask_singly(questions(10))]
@@ -144,12 +163,9 @@ def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_i
         assert server.count == 2
 
 
-def error(status: int, **fields: str) -> Fault:
-    return Fault("status", status, json.dumps({"error": fields}))
-
-
 WRONG_KEY = Fault("status", 400, '[{"error": {"message": "API key not valid."}}]')
 DAYS = Fault("status", 429, headers={"retry-after": "86400"})
+IN_A_BODY = Fault("body", text='{"error": {"code": 402, "message": "Insufficient credits"}}')
 FATAL = {
     "the key is wrong": (error(401, message=f"Incorrect API key {KEY}"), "TEST_API_KEY"),
     "Gemini's word for that": (WRONG_KEY, "TEST_API_KEY"),
@@ -161,9 +177,26 @@ FATAL = {
         r"no funds left .*Top it up",
     ),
     "a quota of days": (DAYS, "86400 s"),
+    "an error that comes with status 200": (IN_A_BODY, r"no funds left \(402 Insufficient"),
 }
-A_MATTER_OF_TIME = {"nothing left to pay with", "a quota of days"}
+A_MATTER_OF_TIME = {name for name in FATAL if "left" in name or "days" in name or "200" in name}
 """Nobody put these in wrong: the stage fails, and a later one may do."""
+
+
+@pytest.mark.parametrize("where", ["in place of an answer", "in an answer"])
+def test_an_error_that_comes_with_status_200_is_that_error(where: str, tmp_path: Path) -> None:
+    """As OpenRouter hands on a provider's: asked again as often as its status allows, where a body
+    that is no completion is given up after three. What was begun may be billed."""
+    failed = {"error": {"code": 502, "message": "Provider returned error"}}
+    begun = {**failed, "finish_reason": "error", "message": {"content": "Let me"}}
+    fault = top(**failed, choices=[]) if where.startswith("in place") else top(choices=[begun])
+    with ChatServer(first(fault, 5)) as server, engine(server.url, tmp_path) as running:
+        ((_, reply),) = running.ask_singly(questions(1))
+        assert reply.problem is None
+        assert running.values()["server_error"] == 5
+        assert "malformed" not in running.values()
+        worst = running.budget.worst(question(0), PRICES).usd
+        assert (reply.usd > 5 * worst) == (where == "in an answer")
 
 
 @pytest.mark.parametrize("name", FATAL)

@@ -116,6 +116,23 @@ def test_the_budget_holds_in_batches_and_ends_at_the_same_request(tmp_path: Path
         assert {reply.problem for reply in batched} == {None, "unasked"}
 
 
+def test_a_question_that_comes_again_is_paid_once(tmp_path: Path) -> None:
+    """In one chunk and in the next, as in a run without batches."""
+    spent = []
+    with ChatServer() as server:
+        for batch in (False, True):
+            budget = Budget(account="one")
+            with engine(server.url, tmp_path / str(batch), budget=budget, batch=batch) as running:
+                asked = ((number, question(number % 4)) for number in range(25))
+                replies = [reply for _, reply in batch_files.ask_all(running, asked)]
+                spent.append((budget.spent, running.meter.cost, running.meter.replies["cached"]))
+            assert len({reply.text for reply in replies}) == 4
+        assert server.billed.total() == 8
+    assert {cached for *_, cached in spent} == {21}
+    costs = [cost for *both, _ in spent for cost in both]
+    assert costs == [pytest.approx(costs[0])] * 4
+
+
 def test_empty_answers_are_asked_for_again_in_batches_too(tmp_path: Path) -> None:
     third = iter(["", "", "at last"])
 

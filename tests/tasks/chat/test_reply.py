@@ -7,8 +7,8 @@ import pytest
 
 from tasks.chat.provider import endpoint_of
 from tasks.chat.reply import read
-from tests.fakes.chat_fixtures import ask, message
-from tests.fakes.chat_server import ChatServer
+from tests.fakes.chat_fixtures import PRICES, ask, message
+from tests.fakes.chat_server import ChatServer, Fault
 
 REFUSALS = [
     "I'm sorry, but I can't help with that.",
@@ -51,3 +51,46 @@ def test_halves_of_characters_do_not_break_files(tmp_path: Path) -> None:
     assert reply.text.encode().decode() == reply.text
     assert reply.text.startswith("a ")
     assert (reply.reasoning or "").encode()
+
+
+_CHUNKS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "2 and 2 "}]},
+    {"type": "text", "text": "4"},
+    {"type": "thinking", "thinking": [{"type": "text", "text": "make 4."}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "reasoning"),
+    [
+        ("<think>\n2 and 2 make 4.\n</think>\n\n4", "4", "2 and 2 make 4."),
+        ("2 and 2 make 4.\n</think>\n\n4", "4", "2 and 2 make 4."),
+        (_CHUNKS, "4", "2 and 2 make 4."),
+        ('{"reason": "it says </think>"}', '{"reason": "it says </think>"}', None),
+        ("```\n</think>\n```", "```\n</think>\n```", None),
+        ("<answer></think></answer>", "<answer></think></answer>", None),
+        ("<think>never ends", "<think>never ends", None),
+    ],
+)
+def test_thoughts_before_an_answer_are_no_part_of_it(content, text, reasoning):
+    """As DeepSeek's and Qwen's models write them behind a server without a parser for them, the
+    second with a chat template that ends with `<think>`; and as Mistral's do."""
+    body = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
+    found, _ = read(json.dumps(body).encode())
+    assert (found.text, found.reasoning, found.problem) == (text, reasoning, None)
+
+
+def test_thoughts_without_an_answer_are_none():
+    body = {"choices": [{"message": {"content": "<think>hm</think>\n"}, "finish_reason": "stop"}]}
+    found, _ = read(json.dumps(body).encode())
+    assert (found.problem, found.detail) == ("empty", "reasoning without an answer")
+
+
+def test_thoughts_that_only_the_total_counts_are_paid(tmp_path: Path) -> None:
+    """Gemini's and xAI's `completion_tokens` are those of the answer alone: 12 of 112 here."""
+    usage = {"prompt_tokens": 20, "completion_tokens": 12, "total_tokens": 132}
+    counted = Fault("change", change=lambda body: body.update(usage=usage))
+    with ChatServer(lambda request: counted) as server:
+        (reply,) = ask(server.url, tmp_path)
+    assert (reply.input_tokens, reply.output_tokens) == (20, 112)
+    assert reply.usd == PRICES.usd(20, 112)

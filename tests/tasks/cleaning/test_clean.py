@@ -3,6 +3,7 @@ order and sharding of the files."""
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,21 @@ def test_of_one_prompt_the_solved_row_stays_and_of_those_one_by_content(tmp_path
         assert (found.match[found.cause > 0] == found.remaining[0]).all()
     assert len(kept) == 1
     assert "reasoning" in json.loads(kept.pop())
+
+
+def test_a_duplicate_with_another_answer_is_named_with_both(tmp_path):
+    """Where answers are compared: 1.0 is 1 as a number, and free text may differ."""
+    asked, changes = ["numeric", "numeric", "exact", "none"], ["1.0", "2", "two", "2"]
+    rows = []
+    for at, (check, answer) in enumerate(zip(asked, changes, strict=True)):
+        one = row(f"Question {at} of the quiz, about hens?").model_copy(update={"check": check})
+        rows += [one, one.model_copy(update={"answer": answer})]
+    found = made(rows, tmp_path, near_duplicates=None, contamination=None)
+    assert found.counts() == {"kept": 4, "duplicate_prompt": 4}
+    assert {at // 2 for at in found.conflicts} == {1, 2}
+    details = [one.detail for one in found.dropped()]
+    both = [{"1", "2"}, {"1", "two"}]
+    assert [set(re.findall(r"'(\w+)'", one)) for one in details if "whose answer" in one] == both
 
 
 def test_rows_that_fail_a_filter_lead_nobody(tmp_path):

@@ -183,6 +183,15 @@ def test_an_artifact_without_rows_has_a_card(tmp_path: Path) -> None:
     assert "0 rows: 0 train." in (tmp_path / "README.md").read_text()
 
 
+def test_duplicates_with_another_answer_are_told(tmp_path: Path) -> None:
+    (tmp_path / "examples.jsonl").touch()
+    dropped = {"dropped": {"duplicate_prompt": 3}, "conflicts": 2}
+    card.of_distill(
+        tmp_path, [{"name": "procedural"}], {"domains": {}, "groundings": {}, **dropped}
+    )
+    assert "2 of the duplicates have another answer" in (tmp_path / "README.md").read_text()
+
+
 @given(st.text())
 def test_escaped_text_is_one_paragraph_of_text(text: str) -> None:
     shown = PAGE.render(f"A {card.escape(text)} Z")

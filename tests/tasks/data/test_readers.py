@@ -104,6 +104,13 @@ def test_a_csv_row_of_too_many_fields_or_a_wrong_byte_is_bad_and_quoted_lines_ke
     assert causes(rows) == [(4, "broken_row"), (5, "wrong_encoding"), (7, "too_long")]
 
 
+def test_a_key_that_is_there_twice_makes_a_bad_row(tmp_path):
+    """Else the last value would win, and the other be lost without a word."""
+    write(tmp_path / "a.jsonl", b'{"question": "a?", "steps": "s", "answer": 1, "answer": 2}\n')
+    with pytest.raises(InputError, match="line 1: broken_row: the key 'answer' is there twice"):
+        teach(tmp_path, {"path": "a.jsonl", **MATH})
+
+
 def test_records_of_a_json_list_are_counted_by_the_line_they_start_in(tmp_path):
     row = '{{"question": "a?", "steps": "{}", "answer": "1"}}'.format
     first, last = row("s"), row("")
@@ -124,7 +131,9 @@ def test_records_of_a_json_list_are_counted_by_the_line_they_start_in(tmp_path):
         ("a.json", b'["\xff"]', "data file a.json, line 1: byte 0xff is not UTF-8"),
         ("a.csv", b'question,steps,answer\n"open,s,1\n', "data file a.csv, line 2: not valid CSV"),
         ("a.csv", b"question,steps,steps\n", "a.csv, line 1: two columns are called 'steps'"),
-        ("a.csv", b"question,steps,answer\rq,s,1\r", "field. Check the quotes of that record, and"),
+        ("a.csv", b"question,steps,answer\rq,s,1\r", "field. Check the quotes of that record (one"),
+        ("a.csv", b'question,steps,answer\n"a "b" c",s,1\n', "a.csv, line 2: not valid CSV: ','"),
+        ("a.json", b'[{"a": 1},\n {"q": {"b": 1, "b": 2}}]', "line 2, column 2: not a JSON list"),
         ("a.parquet", b"PAR1 junk", "data file a.parquet is no valid Parquet file"),
         ("a.txt", b"hello", "'a.txt' is no known format. Valid: .csv, .json, .jsonl, .parquet"),
     ],

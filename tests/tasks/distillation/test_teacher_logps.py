@@ -58,10 +58,15 @@ def serve(teacher, monkeypatch) -> Iterator[Callable[..., ScoringServer]]:
         server.__exit__()
 
 
-def asked(store: Path, ids: Ids, **changes: Any) -> tuple[np.ndarray, dict[str, float]]:
-    """The endpoint's log-probabilities, and what they have cost."""
+def asked(
+    store: Path, ids: Ids, before: dict[str, float] | None = None, **changes: Any
+) -> tuple[np.ndarray, dict[str, float]]:
+    """The endpoint's log-probabilities, and what they have cost; `before`: what an attempt that is
+    continued had cost."""
     table = EndpointTeacherConfig.parse({**TABLE, **changes})
     endpoint = EndpointTeacher(table, Answers(open_store(store)), pad_id=0, account="test")
+    if before:
+        endpoint.restore(before)
     try:
         return endpoint.score(*ids).logps, endpoint.costs()
     finally:
@@ -148,3 +153,14 @@ def test_a_spent_budget_ends_the_stage(serve, ids, tmp_path):
     serve()
     with pytest.raises(StageFailed, match=r"used up max_usd = 5e-05\. Raise teacher.max_usd"):
         asked(tmp_path, ids, input_usd_per_million=1.0, max_usd=5e-5)
+
+
+def test_a_continued_stage_counts_what_was_paid_before_its_checkpoint(serve, ids, tmp_path):
+    """Nothing of that is asked again, so the budget would begin anew with every kill."""
+    serve()
+    _, before = asked(tmp_path / "a", ids, input_usd_per_million=1.0)
+    budget = {"input_usd_per_million": 1.0, "max_usd": 2 * before["teacher_usd"]}
+    _, costs = asked(tmp_path / "b", ids, before, **budget)
+    assert costs == pytest.approx({name: 2 * value for name, value in before.items()})
+    with pytest.raises(StageFailed, match="used up max_usd"):
+        asked(tmp_path / "c", ids, costs, **budget)

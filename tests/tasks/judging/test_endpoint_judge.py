@@ -128,6 +128,25 @@ def test_threads_share_the_slots_and_the_budget(judge: Any) -> None:
         assert len(server.seen) == len(answered)
 
 
+def test_a_stage_that_goes_on_has_what_is_left_of_its_budget(judge: Any) -> None:
+    """What a killed attempt paid for and this one does not ask again is counted; what it asks again
+    is counted once."""
+    with ChatServer(reply=rating) as server:
+        before = judge(server.url, max_usd=1.0)
+        before.ask(questions(20))
+        usd = before.values()["usd"]
+        after = judge(server.url, max_usd=1.0)
+        after.ask(questions(5))
+        after.count_on({"usd": usd})
+        assert after.values()["usd"] == usd
+        spent = judge(server.url, max_usd=1.0, max_abstained=1.0)
+        spent.count_on({"usd": 1.0})
+        assert {one.problem for one in spent.ask(questions(3, "new"))} == {
+            "unasked: the budget is spent"
+        }
+        assert len(server.seen) == 20
+
+
 class Outage:
     """From the `after`-th request on everything fails in a way, until a question has failed more
     than `most` times."""

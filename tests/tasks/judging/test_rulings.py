@@ -37,7 +37,8 @@ def test_a_ruling_is_true_or_false_and_a_rating_from_one_to_ten():
     assert read_text(text(), ITEMS, MARK).values == (1.0, pytest.approx(2 / 3))
     assert read_text(text(grades={"2": 10, "1": False}), ITEMS, MARK).values == (0.0, 1.0)
     assert read_text(text(grades={"1": True, "2": 1}), ITEMS, MARK).values == (1.0, 0.0)
-    assert read_text(f"```json\n{text()}\n```\n", ITEMS, MARK).reason == "r"
+    for fenced in (f"```json\n{text()}\n```\n", f"```JSON {text()}```", f"```{text()}\n```"):
+        assert read_text(fenced, ITEMS, MARK).reason == "r"
     ((value, detail),), judge = judged(lambda one: ruling(one, True, 10))
     assert (value, detail.keys(), len(judge.asked)) == (1.0, {"grades", "reason", "ruling"}, 1)
     assert (detail["grades"], detail["reason"]) == ({"Answer": 1.0, "overall": 1.0}, "because")

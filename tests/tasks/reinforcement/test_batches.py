@@ -88,9 +88,17 @@ class FakeScorer:
         self.futures: list[Future[Rewards]] = []
         self.updates: list[int] = []
         self._asked: list[tuple[list[Prompt], list[Response]]] = []
+        self.usd = 0.0
+
+    def values(self) -> dict[str, dict[str, float]]:
+        return {"format": {"usd": self.usd}}
+
+    def count_on(self, values: dict[str, dict[str, float]]) -> None:
+        self.usd = max(self.usd, values["format"]["usd"])
 
     def submit(self, prompts, responses, update: int) -> "Future[Rewards]":
         self.futures.append(Future())
+        self.usd += 1.0
         self.updates.append(update)
         self._asked.append((prompts, responses))
         if self.at_once:
@@ -241,6 +249,22 @@ def test_a_successor_samples_nothing_and_asks_no_judge_again(tmp_path: Path):
         np.testing.assert_array_equal(value, getattr(after, name), err_msg=name)
     assert second.metrics[1] == first.metrics[1]
     assert second.metrics[1]["abstained/format"] == 1 / 8
+
+
+def test_a_successor_counts_on_from_what_its_judge_had_cost(tmp_path: Path):
+    """Of rollouts before the checkpoint, and of those after it that the journal has."""
+    first = batches_of(tmp_path, config(), FakeScorer(alternate))
+    for step in range(4):
+        first.batch_at(step)
+        if step == 1:
+            state = first.state(2)
+    second = batches_of(tmp_path, config(), FakeScorer(alternate))
+    second.restore(2, *state)
+    assert second.scorer.usd == 2
+    for step, usd in ((2, 3), (3, 4), (4, 5)):
+        second.batch_at(step)
+        assert second.scorer.usd == usd
+    assert len(second.scorer.futures) == 1
 
 
 def test_the_ledger_has_every_response_of_the_rollouts_that_were_trained_on(tmp_path: Path):

@@ -111,7 +111,7 @@ def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path, monkeyp
     monkeypatch.setattr(router, "UNSURE", 0.9)
     prompts = [UNSURE_PROMPT, "```\nx = 1\n```", UNSURE_PROMPT + " and more"]
     given = lesson(tmp_path)
-    with ChatServer(reply=lambda body: '{"domain": "creative"}') as server:
+    with ChatServer(reply=lambda body: '```json\n{"domain": "creative"}\n```') as server:
         for _ in range(2):
             with asking(teacher(monkeypatch, server), given) as ask:
                 routes = route(prompts, ask)
@@ -128,7 +128,10 @@ def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     "text",
-    ["math", '{"domain": "maths"}', '{"domain": "math", "why": "x"}', '{"domain": ["math"]}'],
+    [
+        *("math", '{"domain": "maths"}', '{"domain": "math", "why": "x"}', '{"domain": ["math"]}'),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
 )
 def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str

@@ -117,8 +117,14 @@ class Silent:
         logps[1] = np.nan
         return Feedback(logps)
 
+    def __init__(self) -> None:
+        self.paid = {"teacher_usd": 0.0}
+
     def costs(self) -> dict[str, float]:
-        return {}
+        return self.paid
+
+    def restore(self, costs: dict[str, float]) -> None:
+        self.paid = costs
 
     def close(self) -> None: ...
 
@@ -175,6 +181,14 @@ def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> Non
     np.testing.assert_allclose(first.old_per_token_logps, own, rtol=1e-4, atol=1e-5)
     assert not np.array_equal(first.tokens, second.tokens)
     jax.tree.map(np.testing.assert_array_equal, batches.batch_at(0), first)
+
+
+def test_what_the_teacher_cost_goes_on_from_a_checkpoint() -> None:
+    student, before, now = model(STUDENT, 0), Silent(), Silent()
+    before.paid = {"teacher_usd": 3.0}
+    state = DistillBatches(config(), student, before, PROMPTS, []).state(4)
+    DistillBatches(config(), student, now, PROMPTS, []).restore(4, *state)
+    assert now.paid == before.paid
 
 
 def test_a_share_of_gkd_is_traces_of_the_data() -> None:

@@ -118,9 +118,10 @@ def test_free_text_needs_a_trace_only_and_reasoning_that_came_apart_is_one(lesso
     (example,) = rows(config(), [(free, [Sample("prose"), Sample(trace("a poem"))])], lesson)
     assert (example.answer, example.pass_rate) == ("a poem", None)
     assert example.difficulty == free.difficulty
-    apart = Sample("5", reasoning="2 and 3 is 5")
-    (example,) = rows(config(samples=1), [(prompt(), [apart])], lesson)
-    assert example.reasoning == "2 and 3 is 5"
+    for text in ("5", "<answer>5</answer>"):
+        apart = Sample(text, reasoning="2 and 3 is 5")
+        (example,) = rows(config(samples=1), [(prompt(), [apart])], lesson)
+        assert example.reasoning == "2 and 3 is 5"
 
 
 def test_a_response_in_another_language_is_rejected(lesson: Lesson) -> None:
