@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from flows.runs.wording import amount
 from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError, StrictModel, problem_text
@@ -218,7 +217,7 @@ class RunResults:
             for stage in self.producing(Product.ANSWERS):
                 mine = stage.spec.inputs.get("policy", BASE) == name
                 if mine and stage.items and (shots := shots_of(stage)):
-                    called = f"{name}, {amount(shots, 'example')}"
+                    called = f"{name}, {shots} example{'s' * (shots != 1)}"
                     shown = found.setdefault(called, Model(called, model.kind, None))
                     shown.evaluations.setdefault(stage.spec.kind, []).append(stage)
         return found

@@ -63,7 +63,7 @@ def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(tmp_path, mon
         ("nan", "--hours nan: give a number above 0."),
         ("inf", "--hours inf: give a number above 0, at most 8784."),
         ("1e9", "--hours 1e+09: give a number above 0, at most 8784."),
-        ("nine", "argument --hours: invalid float value: 'nine'."),
+        ("nine", "argument --hours: 'nine' is no number."),
     ],
 )
 def test_hours_that_are_none_are_refused_in_one_line(command, hours, said, lyceum):

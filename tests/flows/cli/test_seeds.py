@@ -22,7 +22,7 @@ from tests.flows.runs.test_replicates import under_seed
     [
         ("quickstart", "0", "--seeds 0: give 2 to 100"),
         ("quickstart", "1", "One run is `lyceum run` without --seeds."),
-        ("quickstart", "x", "invalid int value: 'x'"),
+        ("quickstart", "x", "'x' is no whole number"),
         ("tiny", "2", "no stage of recipe 'tiny' trains a model"),
     ],
 )
