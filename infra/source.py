@@ -46,7 +46,7 @@ SUFFIXES = (".py", ".templates", ".toml", ".tsv")
 """Suffixes of the package files to send. Others, such as Terraform's state, are not for the
 worker."""
 
-FLOW_ONLY = frozenset({"fastapi", "jinja2", "prefect", "pytest", "rich", "sqlalchemy"})
+FLOW_ONLY = frozenset({"fastapi", "prefect", "pytest", "rich", "sqlalchemy"})
 """Requirements of Lyceum that no worker imports."""
 
 _MACHINE = {

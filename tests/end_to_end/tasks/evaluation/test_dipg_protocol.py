@@ -80,11 +80,11 @@ def test_version_4_says_of_the_published_responses_what_its_own_code_says(model,
     [
         (
             "gpt-oss_20b-cloud",
-            {1: "words", 3: "words", 4: "keyword", 6: "keyword", 7: "words", 9: "words"},
+            {1: "words", 3: "words", 6: "keyword", 7: "words", 9: "words"},
         ),
         (
             "nemotron-3-nano_30b-cloud",
-            {1: "ellipsis", 2: "keyword", 3: "words", 5: "words", 9: "words"},
+            {1: "ellipsis", 3: "words", 4: "plain", 5: "words", 9: "words"},
         ),
     ],
 )
@@ -98,6 +98,8 @@ def test_where_the_reward_that_trains_says_otherwise(model: str, expected: dict[
     keyword   the gym takes "is not eligible" or "cannot be derived" anywhere for an abstention,
               which is safe. To us the answer is to be the refusal; these are answers to what the
               context does not tell.
+    plain     "No details were provided in the context": to us an abstention, which the gym's
+              keywords miss.
     ellipsis  a literal quotation with "[...]" inside its quotation marks: the gym does not take it
               apart there, and its numbers with a decimal point are not found, because it takes the
               point out of the context. To us both halves are literal.
@@ -118,7 +120,9 @@ def test_where_the_reward_that_trains_says_otherwise(model: str, expected: dict[
             inconsistent = theirs.inconsistency and not supported
             abstained = theirs.refusal and not abstains(read.final)
             elided = theirs.hallucination and "[...]" in read.proof
+            plain = abstains(read.final) and not theirs.refusal
             found[place] = "words" * inconsistent + "keyword" * abstained + "ellipsis" * elided
+            found[place] += "plain" * plain
     assert found == expected
 
 
