@@ -23,7 +23,6 @@ from flows.runs.record import new_run_id
 from flows.runs.replicates import Replicates, group_of, read_replicates, told
 from flows.runs.wording import duration, listed
 from infra.context import context
-from infra.store.location import expanded
 from schemas.base import InputError
 from schemas.reports import RunRecord
 
@@ -110,7 +109,7 @@ def launch_seeds(
     of what concerns all seeds; what ends one is in its outcome."""
     deadline = None if hours is None else Deadline.after(hours)
     check_seeds(count)
-    data = expanded(given.data, "--data") if given.data else None
+    data = Path(given.data) if given.data else None
     resolved = resolve(given.recipe, given.overrides, data)
     by_seed = overrides_by_seed(resolved, count)
     shared, group = shared_stages(resolved), new_run_id(f"{resolved.recipe.name}-seeds")

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from infra.context import context
 from infra.store.objects import Found
+from infra.store.space import unwritable
 from infra.store.store import Store
-from schemas.base import InputError, digest
+from schemas.base import digest
 
 
 def unsent_directory(store: Store, told: object) -> Path:
@@ -33,10 +34,7 @@ def alone(store: Store) -> Iterator[bool]:
         place.parent.mkdir(parents=True, exist_ok=True)
         opened = place.open("w")
     except OSError as error:
-        raise InputError(
-            f"{place.parent}: {error.strerror}; set LYCEUM_CACHE to a directory that can be"
-            " written."
-        ) from error
+        raise unwritable(place.parent, error) from error
     with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,6 +35,7 @@ from infra.context import context
 from infra.distribution import install
 from infra.process import ROOT, worker_environment
 from infra.settings import Settings
+from infra.store.space import unwritable
 from infra.tpu.types import GIB
 from schemas.base import InputError, StageFailed, digest
 
@@ -374,6 +375,4 @@ def _write(path: Path, value: Any) -> None:
             json.dump(value, file)
         os.replace(file.name, path)
     except OSError as error:
-        raise InputError(
-            f"{path.parent}: {error.strerror}; set LYCEUM_CACHE to a directory that can be written."
-        ) from error
+        raise unwritable(path.parent, error) from error

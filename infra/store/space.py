@@ -1,4 +1,5 @@
-"""Checks the room on this machine's disk before a download instead of in the middle of it."""
+"""The disk of this machine's cache: its room, checked before a download instead of in the middle of
+it, and why it cannot be written."""
 
 import shutil
 from pathlib import Path
@@ -19,3 +20,10 @@ def require_space(directory: Path, size: int, what: str) -> None:
             f"{what} takes {size / 1e9:.1f} GB, and the disk of {directory} has {free / 1e9:.1f} GB"
             " free. Free some space, or set LYCEUM_CACHE to a directory on another disk."
         )
+
+
+def unwritable(directory: Path, error: OSError) -> InputError:
+    """What to say of a directory of the cache in which something could not be written."""
+    return InputError(
+        f"{directory}: {error.strerror}; set LYCEUM_CACHE to a directory that can be written."
+    )

@@ -23,7 +23,7 @@ import numpy as np
 
 from infra.context import context
 from schemas.base import InputError, StageFailed, digest
-from tasks.chat.budget import Cost, PricedInput
+from tasks.chat.budget import PricedInput
 from tasks.chat.request import ApiModel, ChatRequest
 from tasks.distillation.feedback import Feedback
 
@@ -178,7 +178,7 @@ class EndpointTeacher:
         not asked again, so nothing else would tell what it cost."""
         if self._engine is not None:
             self._before = costs
-            self._engine.budget.settle(Cost(), Cost(usd=costs["teacher_usd"]))
+            self._engine.budget.count_on(costs["teacher_usd"])
 
     def close(self) -> None:
         """See `TokenTeacher`."""
