@@ -79,8 +79,7 @@ def _command(command: Any, options: dict[str, tuple[str, dict[str, Any]]]) -> st
         usages = []
         for name in choice.split("|"):
             flag, settings = options[name]
-            choices = ",".join(settings.get("choices", ()))
-            value = settings.get("metavar") or (choices and f"{{{choices}}}")
+            value = settings.get("metavar", "")
             usage = f"{flag} {value}".strip() if flag.startswith("-") else value
             usages.append(usage)
             rows.append(f"| `{usage}` | {settings['help']} |")

@@ -159,9 +159,9 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             action="store_true",
         ),
         "dtype": _option(
-            "--dtype",
-            "the type that the proof computes in; float32 is the strictest and takes 4 bytes of"
-            " memory per weight (default: float32)",
+            "--dtype T",
+            "float32 or bfloat16, the type that the proof computes in; float32 is the strictest and"
+            " takes 4 bytes of memory per weight (default: float32)",
             choices=("float32", "bfloat16"),
             default="float32",
         ),
