@@ -66,7 +66,7 @@ def page() -> str:
     parts += [
         "## Settings\n",
         "Environment variables; options of a command win over them. None changes a stage's key."
-        " Commands beside `init`, `run`, `rehearse` and `serve` give a bucket up after 30 s"
+        " All commands except `init`, `run`, `rehearse` and `serve` give a bucket up after 30 s"
         " unless `LYCEUM_STORE_SECONDS` is set.\n",
     ]
     parts += [_settings(model) for model in (Settings, TpuSettings)]
@@ -79,7 +79,7 @@ def _command(command: Any, options: dict[str, tuple[str, dict[str, Any]]]) -> st
         usages = []
         for name in choice.split("|"):
             flag, settings = options[name]
-            value = settings.get("metavar") or ",".join(settings.get("choices", ()))
+            value = settings.get("metavar", "")
             usage = f"{flag} {value}".strip() if flag.startswith("-") else value
             usages.append(usage)
             rows.append(f"| `{usage}` | {settings['help']} |")

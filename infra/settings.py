@@ -175,7 +175,7 @@ class Settings(_FromEnvironment):
         plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is
             installed, or on this machine's own accelerator, and refuses what does not fit.
         max_usd: a run that has spent this much, in US dollars by list price, starts no more
-            machines; None for no limit.
+            machines; unset, there is no limit.
         teacher_concurrency: requests to a teacher's or a judge's endpoint that may be under way at
             a time; fewer while it says "too many".
         teacher_timeout_seconds: how long one such request may take, from the connection to the last
@@ -239,7 +239,7 @@ class TpuSettings(_FromEnvironment):
         tags: network tags of the VMs.
         data_disk: path of a persistent disk that every VM gets read-only, e.g. with weights; empty
             for none.
-        usd_per_chip_hour: price of one chip for an hour in this tier; None for the list price in
+        usd_per_chip_hour: price of one chip for an hour in this tier; unset, the list price in
             `infra/tpu/types.py`.
         poll_seconds: time between two looks at a resource.
         queue_seconds: how long a request may wait for resources in one zone before the next zone is

@@ -76,8 +76,8 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             default=50,
         ),
         "model": _option(
-            "--model DIR",
-            f"weights to rehearse with, as a recipe's model (default: {TINY_MODEL})",
+            "--model M",
+            f"weights to rehearse with, as a recipe names its model (default: {TINY_MODEL})",
             default=TINY_MODEL,
         ),
         "written": _option("file", "the recipe to write, e.g. mine.toml", _path),
@@ -159,9 +159,9 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             action="store_true",
         ),
         "dtype": _option(
-            "--dtype",
-            "the type that the proof computes in; float32 is the strictest and takes 4 bytes of"
-            " memory per weight (default: float32)",
+            "--dtype T",
+            "float32 or bfloat16, the type that the proof computes in; float32 is the strictest and"
+            " takes 4 bytes of memory per weight (default: float32)",
             choices=("float32", "bfloat16"),
             default="float32",
         ),

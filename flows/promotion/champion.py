@@ -186,7 +186,7 @@ def require_history(store: Store, recipe: str) -> list[Champion]:
     if not entries:
         raise InputError(
             f"recipe {recipe!r} has no champion in store {store.uri}; `lyceum promote RUN` makes a"
-            f" run's model one.{nearest(recipe, known)}"
+            f" run's model one.{nearest(recipe, known) if known else ''}"
         )
     return entries
 

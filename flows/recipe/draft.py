@@ -161,7 +161,7 @@ validation_fraction = 0.05
 heldout_fraction = 0.25
 max_prompt_tokens = {prompt}{" " * 30}# longer rows are left out and counted
 max_response_tokens = {response}
-exact = false                                          # a quota takes what there is
+exact = false                                        # a quota takes what there is
 quotas.{draft.domain} = {{ train = {train}, validation = {validation}, heldout = {heldout} }}
 
 [stages.base_eval]

@@ -171,7 +171,7 @@ class CloudTpuBackend(JobBackend):
         if any(thread.is_alive() for thread in self._releases):
             left.append(
                 "machines of earlier runs may still be there; `lyceum gc --target"
-                f" {self._kind.name}` lists and removes them"
+                f" {self._kind.name}` lists them, and removes them with --delete"
             )
         return left
 
