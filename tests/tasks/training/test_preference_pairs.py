@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from schemas.base import StageFailed
-from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair
+from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, PreferencePair
 from tasks.training.preference_pairs import check_samples, mine_pairs, require_pairs
 
 EXAMPLE = Example(
@@ -121,6 +121,17 @@ def test_the_teacher_stands_in_where_no_sample_is_right():
         (EXAMPLE.response(), "teacher", "wrong", None, 0),
         (EXAMPLE.response(), "teacher", "malformed", None, 1),
     ]
+
+
+def test_a_teachers_trace_that_fails_the_prompts_check_is_not_chosen():
+    """Rows of a file are not verified where their check has no reference: of four words the teacher
+    wrote five, as the policy does that learned from it."""
+    about = {"check": "constraints", "constraints": (Constraint(name="max_words", value=4),)}
+    wrong = EXAMPLE.model_copy(update={**about, "answer": "four and not one more"})
+    assert reason_without_pairs(sample(wrong.response()), example=wrong) == "none_verified"
+    right = wrong.model_copy(update={"answer": "four"})
+    (pair,), _ = mine(sample(wrong.response()), example=right)
+    assert (pair.chosen, pair.rejected) == (right.response(), wrong.response())
 
 
 def test_where_nothing_can_be_verified_well_formed_samples_are_chosen_over_those_that_are_not():
