@@ -12,7 +12,7 @@ from statistics import NormalDist, fmean, variance
 
 import numpy as np
 
-from tasks.statistics.intervals import CONFIDENCE, Interval
+from tasks.statistics.intervals import CONFIDENCE, Interval, record
 
 FLIPS = 10_000
 EXACT, DRAWN = 12, 200
@@ -57,6 +57,12 @@ class Mean:
     def of(cls, values: Sequence[float]) -> "Mean | None":
         """None of none."""
         return cls(fmean(values), len(values), student(values)) if values else None
+
+
+def mean_record(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """The `record` of the mean; all None without values."""
+    mean = Mean.of(values)
+    return record(name, mean.value, mean.interval) if mean else record(name, None, None)
 
 
 def sign_flips(differences: Sequence[float], *, seed: int) -> float:
