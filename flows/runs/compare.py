@@ -123,7 +123,7 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
         names = after.name if same else f"{before.name} against {after.name}"
         tone: Tone = "plain"
         if metric not in changes:
-            said = "not comparable, one side has no prompt that can be verified."
+            said = "not comparable, one side has too few answers that count."
         elif _artifacts(before, metric) == _artifacts(after, metric):
             said = "the same answers, one artifact serves both runs."
         else:

@@ -86,7 +86,7 @@ def test_paired_bootstrap_holds_the_difference_that_was_seen():
         assert interval.low <= (wins - losses) / n <= interval.high
 
 
-def test_paired_bootstrap_refuses_quantities_and_unpaired_items():
+def test_quantities_and_unpaired_items_are_refused():
     for before, after, problem in (
         ([0.5, 1.0], [1.0, 1.0], r"0\.5 is no outcome.*student"),
         ([], [], "needs the same items"),
@@ -94,6 +94,8 @@ def test_paired_bootstrap_refuses_quantities_and_unpaired_items():
     ):
         with pytest.raises(ValueError, match=problem):
             paired_bootstrap(before, after, seed=0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError):
+        mcnemar([True], [True, False])
 
 
 def test_bootstrap_of_shares_of_rights_and_wrongs_is_much_like_wilsons_interval() -> None:
@@ -124,11 +126,6 @@ def test_mcnemar_agrees_with_the_exact_binomial_test(wins: int, losses: int) -> 
     expected = scipy.stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
     found = mcnemar(*outcomes(wins + losses + 2, wins, losses))
     assert found == pytest.approx(expected, rel=1e-9)
-
-
-def test_mcnemar_refuses_unpaired_items() -> None:
-    with pytest.raises(ValueError):
-        mcnemar([True], [True, False])
 
 
 def test_holm_multiplies_by_what_is_left_and_carries_the_maximum_along() -> None:

@@ -217,7 +217,5 @@ def test_what_is_wrong_comes_before_what_is_long_and_length_alone_is_no_reason_u
     assert (pair.chosen_sample, pair.rejected_sample) == (1, 0)
     assert reason_without_pairs(LONGER, SHORT) == "all_verified"
     assert reason_without_pairs(LONGER, SHORT, because=("wrong",)) == "all_verified"
-
-
-def test_where_nothing_can_be_verified_longer_is_not_worse():
+    # longer is not worse where nothing can be verified
     assert reason_without_pairs(LONGER, SHORT, example=FREE, because=("long",)) == "not_verifiable"
