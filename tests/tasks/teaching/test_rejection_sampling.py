@@ -91,8 +91,7 @@ def test_pairs_say_which_sample_failed_which_check(lesson: Lesson) -> None:
 
 
 def test_words_of_its_own_that_abstain_are_right_where_the_context_has_no_answer(lesson):
-    """The example has the one wording; what a grounded evaluation calls right is rejected in no
-    pair."""
+    """The example has the one wording, and no pair rejects what a grounded evaluation accepts."""
     about = {"grounding": "unanswerable", "context": "Rain.", "answer": GROUNDED_REFUSAL}
     said = [Sample(trace(one)) for one in ("The context does not say.", "Tuesday")]
     found = list(rows(config(), [(prompt(check="exact", **about), said)], lesson))
