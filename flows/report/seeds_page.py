@@ -142,8 +142,7 @@ def effects_table(metric: Metric, found: Sequence[Over], seeds: Sequence[int]) -
 
 
 def mean_cell(one: Over) -> ui.Cell:
-    """The mean with its interval below it, and the number of seeds if it is smaller than
-    others'."""
+    """The mean with its interval and the number of seeds below it."""
     mean, seeds = one.spread.mean, f"{one.spread.n} seeds"
     return change_cell(mean, one.interval, one.direction, one.metric.quantity, seeds)
 

@@ -123,7 +123,7 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
         names = after.name if same else f"{before.name} against {after.name}"
         tone: Tone = "plain"
         if metric not in changes:
-            said = "not comparable, one side has no prompt that can be verified."
+            said = "not comparable, one side has too few answers that count."
         elif _artifacts(before, metric) == _artifacts(after, metric):
             said = "the same answers, one artifact serves both runs."
         else:
@@ -155,8 +155,17 @@ def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Itera
         }
         p = corrected(changes)
         for (name, part), change in changes.items():
-            row = _metric_row(metric, name, part, change, p[name, part])
-            yield {**row, "same_answers": same[name]}
+            yield {
+                **metric.row(part),
+                "model": name,
+                "a": _rate(change.before),
+                "b": _rate(change.after),
+                "difference": {"value": change.delta, **asdict(change.interval)},
+                "p": p[name, part],
+                "paired": change.paired,
+                "direction": direction_of(change.interval, p[name, part]),
+                "same_answers": same[name],
+            }
 
 
 def _artifacts(model: Model, metric: Metric) -> list[str]:
@@ -171,19 +180,6 @@ def _matched_models(
     yield from ((model.name, model, by_name[model.name]) for model in ours if model.name in by_name)
     if ours and theirs and ours[-1].name != theirs[-1].name:
         yield f"{ours[-1].name} / {theirs[-1].name}", ours[-1], theirs[-1]
-
-
-def _metric_row(metric: Metric, model: str, part: Part, change: Change, p: float) -> dict[str, Any]:
-    return {
-        **metric.row(part),
-        "model": model,
-        "a": _rate(change.before),
-        "b": _rate(change.after),
-        "difference": {"value": change.delta, **asdict(change.interval)},
-        "p": p,
-        "paired": change.paired,
-        "direction": direction_of(change.interval, p),
-    }
 
 
 def _rate(rate: Rate | Mean) -> dict[str, float]:

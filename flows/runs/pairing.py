@@ -16,6 +16,7 @@ from flows.runs.effects import ALL, Metric, direction_of, holm_by_key, metrics_o
 from flows.runs.replicates import Replicates, spread_of
 from flows.runs.results import RunResults
 from flows.runs.wording import listed
+from tasks.statistics.intervals import Interval
 from tasks.statistics.means import welch
 
 
@@ -68,7 +69,7 @@ def over_seeds(first: Replicates, second: Replicates) -> dict[str, Any]:
         p = holm_by_key({model: row["p"] for model, row in found.items()})
         for model, row in found.items():
             row["p"] = p[model]
-            row["direction"] = direction_of(row.pop("interval"), p[model])
+            row["direction"] = direction_of(Interval(row["low"], row["high"]), p[model])
             rows.append(row)
     return {"seeds": seeds if len(seeds) > 1 else [], "metrics": rows}
 
@@ -90,7 +91,6 @@ def _rows(
         if independent is None:
             continue
         unpaired, p = independent
-        interval = spread.interval if spread else unpaired
         rows.append(
             {
                 **metric.row(ALL),
@@ -98,11 +98,10 @@ def _rows(
                 "n": spread.n if spread else min(map(len, sides)),
                 "paired": spread is not None,
                 "value": spread.mean if spread else (unpaired.low + unpaired.high) / 2,
-                **asdict(interval),
+                **asdict(spread.interval if spread else unpaired),
                 "sd": spread.sd if spread else None,
                 "p": spread.p if spread else p,
                 "unpaired": asdict(unpaired),
-                "interval": interval,
             }
         )
     return rows

@@ -35,7 +35,11 @@ def article_prompts(
                 valid = ", ".join(_DECISIONS)
                 raise bad_row(suite, record, f"final_decision is {answer!r}; valid: {valid}")
         elif grounding == "unanswerable":
-            question = text_in(suite, articles[(number + 1) % len(articles)], "QUESTION")
+            following = text_in(suite, articles[(number + 1) % len(articles)], "QUESTION")
+            if following == question:
+                same = "the next article's question is its own, which its context answers"
+                raise bad_row(suite, record, same, "Leave one of the two out.")
+            question = following
         else:
             question = everyday[number % len(everyday)]
         context = " ".join(_paragraphs(suite, record))

@@ -19,8 +19,7 @@ from schemas.evaluation import EvalItem, EvalPrompt
 from tasks.contract.function import Function, FunctionConfig
 from tasks.contract.kind import Outcome, Product
 from tasks.contract.kinds import evaluation_of, kinds_producing
-from tasks.statistics.intervals import record
-from tasks.statistics.means import Mean, sign_flips
+from tasks.statistics.means import mean_record, sign_flips
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,8 @@ def function_metrics(
             for item, before in zip(items, baseline or (), strict=bool(baseline))
             if (new := measured(item)) is not None and (old := measured(before)) is not None
         ]
-        found[name] = {**_estimate("mean", values), "n": len(values)}
+        found[name] = {**mean_record("mean", values), "n": len(values)}
         if pairs:
-            found[name] |= _estimate("delta", pairs)
+            found[name] |= mean_record("delta", pairs)
             found[name]["delta_p"] = sign_flips(pairs, seed=seed)
     return {"functions": found} if found else {}
-
-
-def _estimate(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    mean = Mean.of(values)
-    return record(name, mean.value, mean.interval) if mean else record(name, None, None)

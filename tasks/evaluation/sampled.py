@@ -28,7 +28,7 @@ from tasks.contract.check import CHECKS
 from tasks.statistics.intervals import bootstrap_share
 from tasks.statistics.noise_floor import noise_floor
 from tasks.verification.choices import choices_of
-from tasks.verification.text import normalise_answer
+from tasks.verification.text import normalise_answer, unstyled
 
 
 def sampled_metrics(samples: Sequence[EvalItem], *, seed: int = 0) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _ballot(check: str, channels: Format, choices: tuple[str, ...], completion: 
     trace = parse_trace(completion, channels)
     if trace is None:
         return None
-    return CHECKS[check].vote(trace.answer, choices) or normalise_answer(trace.answer)
+    return CHECKS[check].vote(trace.answer, choices) or normalise_answer(unstyled(trace.answer))
 
 
 def _mean(values: Sequence[float], seed: int) -> dict[str, float | int]:

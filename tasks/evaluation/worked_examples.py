@@ -3,8 +3,9 @@ They show a base model the recipe's format, so that a comparison with it measure
 
 Examples are rows of the training split only. Each prompt has its own, drawn by the seed and the
 prompt's id, so that no rate depends on one lucky draw: rows of the prompt's format and domain, and
-for a grounded prompt of each grounding in turn. An example takes at most an even share of the
-tokens of `prompt_length` that the prompt and the earlier examples leave; longer ones are skipped.
+for a grounded prompt of each grounding in turn; none that asks the same. An example takes at most
+an even share of the tokens of `prompt_length` that the prompt and the earlier examples leave;
+longer ones are skipped.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ import numpy as np
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
-from schemas.examples import Domain, Example, Format, Grounding
+from schemas.examples import Domain, Example, Format, Grounding, prompt_id
 from tasks.contract.job import read_jsonl
 from tasks.data.tokens import Tokenizer, Turns, prompt_tokens
 from tasks.evaluation.eval_config import EvalConfig
@@ -91,9 +92,9 @@ class WorkedExamples:
 
     def _drawn(self, group: Group, prompt: EvalPrompt) -> list[Example]:
         """The rows of a group, in the order in which they are tried for a prompt."""
-        rows = self._rows[prompt.channels, group]
+        rows, same = self._rows[prompt.channels, group], prompt_id(prompt.prompt)
         order = np.random.default_rng(self._number(prompt)).permutation(len(rows))
-        return [rows[index] for index in order]
+        return [rows[index] for index in order if rows[index].id != same]
 
     def _number(self, prompt: EvalPrompt) -> int:
         """A number from seed and prompt."""

@@ -25,13 +25,14 @@ rate over no prompts is None, as `exact_answer` is in a domain of free text.
 
 With sampled answers, `pass_at_k` and `majority_at_k` (overall, per domain and per suite) and
 `noise` are those of `tasks.evaluation.sampled`. With a judge, `rating` is the mean of its ratings
-of free text in [0, 1], `delta_rating` the paired difference, both with intervals, and `opinion` is
-that of `tasks.judging.opinions`. `functions` has the metric functions' values
-(`tasks.evaluation.metric_functions`).
+of free text in [0, 1], with an interval like pass@k's, `delta_rating` the paired difference, with
+Student's, and `opinion` is that of `tasks.judging.opinions`. `functions` has the metric functions'
+values (`tasks.evaluation.metric_functions`).
 """
 
 from collections.abc import Sequence
 from itertools import compress
+from statistics import fmean
 from typing import Any
 
 from schemas.evaluation import EvalItem
@@ -44,8 +45,8 @@ from tasks.evaluation.metric_functions import function_metrics
 from tasks.evaluation.reasoning_verdicts import judge
 from tasks.evaluation.sampled import noise_floors, sampled_metrics
 from tasks.judging.opinions import opinion_metrics
-from tasks.statistics.intervals import record
-from tasks.statistics.means import student
+from tasks.statistics.intervals import bootstrap_share, record
+from tasks.statistics.means import mean_record
 from tasks.verification.code_audit import audit
 from tasks.verification.flexible import flexible_answer
 
@@ -114,7 +115,7 @@ def _summary(
         **_audited(items),
         **measure(items, OUTCOMES, baseline=baseline, paired=OUTCOMES, seed=seed),
         **sampled_metrics(samples, seed=seed),
-        **_ratings(items, baseline),
+        **_ratings(items, baseline, seed),
         **opinion_metrics(items),
         **function_metrics(items, baseline, seed=seed),
     }
@@ -132,7 +133,7 @@ def _audited(items: Sequence[EvalItem]) -> dict[str, int]:
 
 
 def _ratings(
-    items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None
+    items: Sequence[EvalItem], baseline: Sequence[EvalItem] | None, seed: int
 ) -> dict[str, float | None]:
     """`rating` of the free texts that have one and, where the baseline has one too, `delta_rating`,
     with intervals."""
@@ -140,24 +141,17 @@ def _ratings(
         [item.opinion.rating if item.opinion else None for item in side]
         for side in (items, baseline or ())
     )
-    measured = {
-        "rating": [new for new in after if new is not None],
-        "delta_rating": [
-            new - old
-            for new, old in zip(after, before, strict=bool(before))
-            if new is not None and old is not None
-        ],
+    rated = [new for new in after if new is not None]
+    both = zip(after, before, strict=bool(before))
+    gaps = [new - old for new, old in both if new is not None and old is not None]
+    return {
+        **(record("rating", fmean(rated), bootstrap_share(rated, seed=seed)) if rated else {}),
+        **(mean_record("delta_rating", gaps) if gaps else {}),
     }
-    found: dict[str, float | None] = {}
-    for name, values in measured.items():
-        if values:
-            mean, interval = sum(values) / len(values), student(values)
-            found |= record(name, mean, interval)
-    return found
 
 
 KIND = evaluation_kind(
-    version=12,
+    version=13,
     config=Config,
     by_rules=judge,
     grounded=False,

@@ -208,7 +208,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=11,
+    version=12,
     config=Config,
     by_rules=judge,
     grounded=True,

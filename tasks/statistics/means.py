@@ -12,12 +12,12 @@ from statistics import NormalDist, fmean, variance
 
 import numpy as np
 
-from tasks.statistics.intervals import CONFIDENCE, Interval
+from tasks.statistics.intervals import CONFIDENCE, Interval, record
 
 FLIPS = 10_000
 EXACT, DRAWN = 12, 200
-"""Up to the first number of changes all signs are tried, up to the second some; beyond, their sum
-is taken as normal."""
+"""Up to the first number of changes all signs are tried, of more some; where they weigh as much as
+more than the second number of the largest one, their sum is taken as normal."""
 
 
 def student(values: Sequence[float]) -> Interval:
@@ -59,6 +59,12 @@ class Mean:
         return cls(fmean(values), len(values), student(values)) if values else None
 
 
+def mean_record(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """The `record` of the mean; all None without values."""
+    mean = Mean.of(values)
+    return record(name, mean.value, mean.interval) if mean else record(name, None, None)
+
+
 def sign_flips(differences: Sequence[float], *, seed: int) -> float:
     """Two-sided p-value of Fisher's randomisation test of paired differences: were as many gained
     as lost, apart from chance?
@@ -67,23 +73,27 @@ def sign_flips(differences: Sequence[float], *, seed: int) -> float:
     share of all 2^d choices of signs, of the d differences that are not 0, whose sum is as far from
     0 as the one that was seen, or farther. Of differences of 1 and -1 that is McNemar's exact test.
     With more than 12 it is an estimate by 10,000 choices, (1 + hits) / 10,001: never 0, and without
-    hits at most Hoeffding's bound of it, 2 exp(-sum^2 / 2 sum of squares); with more than 200 that
-    of the normal distribution which the sum then has.
+    hits at most Hoeffding's bound of it, 2 exp(-sum^2 / 2 sum of squares); where the squares sum to
+    more than 200 times the largest one, that of the normal distribution which the sum then has. Of
+    more than 200 different sizes the sum of the smaller ones is drawn as a normal one.
     """
     sizes = np.abs([one for one in differences if one != 0])
     if sizes.size == 0:
         return 1.0
     least = abs(math.fsum(differences)) * (1 - 1e-9)  # sums of the same numbers differ in rounding
-    if sizes.size > DRAWN:
-        return 2 * NormalDist().cdf(-least / math.sqrt(float(sizes @ sizes)))
+    squares = float(sizes @ sizes)
+    if squares > DRAWN * float(sizes.max()) ** 2:
+        return 2 * NormalDist().cdf(-least / math.sqrt(squares))
     if sizes.size <= EXACT:
         choices = np.arange(2**sizes.size)[:, None] >> np.arange(sizes.size) & 1
         return float(np.mean(np.abs((2 * choices - 1) @ sizes) >= least))
     rng = np.random.Generator(np.random.Philox(seed))
     values, counts = np.unique(sizes, return_counts=True)
-    drawn = rng.binomial(counts, 0.5, size=(FLIPS, values.size))
-    hits = int(np.sum(np.abs((2 * drawn - counts) @ values) >= least))
-    bound = 2 * math.exp(-(least**2) / float(sizes @ sizes) / 2)
+    rest = math.sqrt(float(counts[:-DRAWN] @ values[:-DRAWN] ** 2))
+    values, counts = values[-DRAWN:], counts[-DRAWN:]
+    drawn = 2 * rng.binomial(counts, 0.5, size=(FLIPS, values.size)) - counts
+    hits = int(np.sum(np.abs(drawn @ values + rng.normal(0, rest, FLIPS)) >= least))
+    bound = 2 * math.exp(-(least**2) / squares / 2)
     return (1 + hits) / (1 + FLIPS) if hits else min(1 / (1 + FLIPS), bound)
 
 

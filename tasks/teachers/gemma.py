@@ -186,7 +186,7 @@ def _sampled(
 
 
 TEACHER = Teacher(
-    version=5,
+    version=6,
     config=Config,
     teach=teach,
     dependencies=dependencies,

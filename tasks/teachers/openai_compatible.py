@@ -190,7 +190,7 @@ def request_of(config: Config, prompt: Prompt, seed: int, sample: int) -> ChatRe
 
 
 TEACHER = Teacher(
-    version=2,
+    version=3,
     config=Config,
     teach=teach,
     dependencies=rejection_sampling.dependencies,

@@ -32,7 +32,7 @@ from tasks.contract.teacher import TEACHERS, Teacher
 from tasks.data.dropped import Dropped, TeacherCause
 from tasks.teaching.lesson import Lesson, Row, take_cell
 from tasks.teaching.teacher_tables import most_rows
-from tasks.training.preference_pairs import CheckedSample, make_pairs
+from tasks.training.preference_pairs import CheckedSample, make_pairs, rejection_of
 from tasks.verification.correct import is_verifiable
 from tasks.verification.verify import check_versions, verify_many
 
@@ -134,11 +134,12 @@ class Sample:
 
     def completion(self) -> str:
         """The response as a trace: its text, or the separate reasoning with the text as its
-        answer, between the tags of one or without."""
+        answer, between the tags of one or without; what was truncated ends without its tag."""
         if self.reasoning and parse_trace(self.text, "trace") is None:
             answer = self.text.strip().removeprefix("<answer>").removesuffix("</answer>").strip()
             whole = Trace(reasoning=self.reasoning.strip(), answer=answer).render()
-            return whole if parse_trace(whole, "trace") else self.text
+            if parse_trace(whole, "trace"):
+                return whole.removesuffix("</answer>" * (self.problem == "truncated"))
         return self.text
 
 
@@ -296,11 +297,9 @@ def _outcome(
         return _Outcome(missing=sample.problem, detail=sample.detail)
     if sample.problem is not None:
         return _Outcome(sample.problem, detail=sample.detail)
-    verdict = next(verdicts)
-    if not verdict.format:
-        return _Outcome("malformed", detail=verdict.detail)
-    if is_verifiable(prompt) and not verdict.exact:
-        return _Outcome("wrong", detail=verdict.detail)
+    rejected, detail = rejection_of(prompt, next(verdicts))
+    if rejected:
+        return _Outcome(rejected, detail=detail)
     if language := _other_language(config, sample):
         return _Outcome("language", detail=language)
     return _Outcome()
@@ -373,9 +372,8 @@ def _pairs(
     def firsts(indices: Sequence[int]) -> list[int]:
         return sorted({texts[index]: index for index in reversed(indices)}.values())
 
-    rejected = [
-        at for at, outcome in enumerate(outcomes) if outcome.rejected not in (None, "empty")
-    ]
+    # not what is empty, or was cut off or filtered before its first word
+    rejected = [at for at, one in enumerate(outcomes) if one.rejected and texts[at].strip()]
     bad = [
         CheckedSample(at, texts[at], outcomes[at].rejected, outcomes[at].detail)
         for at in firsts(rejected)

@@ -54,8 +54,8 @@ class PreferenceConfig(PairsConfig):
             sampling. With "long" the shortest right samples are chosen, and right samples with
             `long_factor` times their characters are rejected.
         long_factor: see `rejected_because`.
-        teacher_when_none_verified: choose the teacher's trace for prompts whose samples are all
-            rejected.
+        teacher_when_none_verified: choose the teacher's trace, if it verifies, for prompts whose
+            samples are all rejected.
     """
 
     rejected_because: tuple[Rejection, ...] | None = Field(default=None, min_length=1)
@@ -102,16 +102,12 @@ def pair_texts(
 ) -> list[tuple[Text, Text]]:
     """The training texts of each pair: the prompt with the chosen response, and with the rejected
     one."""
-    prompts = [prompt_tokens(tokenizer, pair.prompt) for pair in pairs]
-    width = config.response_length
-    responses = [
-        (response_tokens(tokenizer, pair.chosen), rejected_tokens(tokenizer, pair, width))
-        for pair in pairs
-    ]
-    return [
-        ((prompt, chosen), (prompt, rejected))
-        for prompt, (chosen, rejected) in zip(prompts, responses, strict=True)
-    ]
+    found, width = [], config.response_length
+    for pair in pairs:
+        prompt = prompt_tokens(tokenizer, pair.prompt)
+        rejected = rejected_tokens(tokenizer, pair, width)
+        found.append(((prompt, response_tokens(tokenizer, pair.chosen)), (prompt, rejected)))
+    return found
 
 
 def batch_sizes(config: PreferenceConfig) -> dict[str, int]:
@@ -152,7 +148,8 @@ def programs(
     prompts = min(config.prompts, upstream["prompts"].rows_of("train"))
     batches = -(-prompts * config.samples_per_prompt // config.sampling_batch_size)
     found = [sampler_of(config, model).program(batches)] if prompts else []
-    config = config.counted(prompts * config.pairs_per_prompt + config.data_pairs)  # at most
+    pairs = prompts * config.pairs_per_prompt + config.data_pairs  # at most
+    config = config.counted(pairs)
     micro = config.batch_size // config.accumulation
     trips = vocabulary_trips(2 * micro * config.response_length, model.mesh)
     batch = widest(config, config.batch_size, reference=reference)
@@ -160,9 +157,8 @@ def programs(
         four = (batch.tokens, batch.positions, batch.segments, batch.predicts)
         block = rows(tuple(array[: 2 * micro] for array in four), model.mesh)
         args = (shapes(nnx.state(model.model)), block, scalar(np.float32))
-        calls = -(-(prompts * config.pairs_per_prompt + config.data_pairs) // micro)
         program = token_logps_fn(model.model)
-        found.append(Program("token_logps", program, args, calls, trips=trips))
+        found.append(Program("token_logps", program, args, -(-pairs // micro), trips=trips))
     trainer = trainer_of(config, model, loss)
     return [*found, *trainer.programs(batch, config.steps, trips=trips)]
 

@@ -3,10 +3,10 @@ rejected one wrong, malformed or truncated.
 
 The policy samples K responses to every prompt. Distinct verified responses and distinct rejected
 ones are paired in the order of sampling, so a frequent mistake comes first. Where no sample
-verifies, the teacher's trace can be the chosen response (`chosen_from = "teacher"`), which keeps
-the hardest prompts in training. A prompt whose answer cannot be verified gives format pairs: a
-well-formed sample is chosen, and only malformed and truncated ones are rejected. Each pair names
-its samples, and the check that the rejected one failed with its finding.
+verifies but the teacher's trace does, that can be the chosen response (`chosen_from = "teacher"`),
+which keeps the hardest prompts in training. A prompt whose answer cannot be verified gives format
+pairs: a well-formed sample is chosen, and only malformed and truncated ones are rejected. Each pair
+names its samples, and the check that the rejected one failed with its finding.
 
 Against verbosity, if a recipe asks for it (`rejected_because` has "long"): the shortest verified
 response is chosen, and verified ones that are longer by a factor are rejected as `long`. This is
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from schemas.base import StageFailed
 from schemas.examples import Example, PreferencePair, Prompt, Rejection
-from tasks.verification.correct import is_correct, is_verifiable
+from tasks.verification.correct import are_correct, is_correct, is_verifiable
 from tasks.verification.verify import Verdict, verify_many
 
 if TYPE_CHECKING:
@@ -62,22 +62,24 @@ def check_samples(
     ended = [(prompt, text) for prompt, text, _, terminated in distinct if terminated]
     verdicts = iter(verify_many([prompt for prompt, _ in ended], [text for _, text in ended]))
     checked = (
-        _checked(prompt, index, text, next(verdicts) if terminated else None)
+        CheckedSample(index, text, *rejection_of(prompt, next(verdicts) if terminated else None))
         for prompt, text, index, terminated in distinct
     )
     return [list(islice(checked, len(first))) for first in firsts]
 
 
-def _checked(prompt: Prompt, sample: int, text: str, verdict: Verdict | None) -> CheckedSample:
+def rejection_of(prompt: Prompt, verdict: Verdict | None) -> tuple[Rejection | None, str]:
+    """Why a response is rejected, and the finding; (None, "") where it is not. Without a verdict it
+    is truncated."""
     if verdict is None:
-        return CheckedSample(sample, text, "truncated", "no terminator")
+        return "truncated", "no terminator"
     if not verdict.format:
-        return CheckedSample(sample, text, "malformed", verdict.detail)
+        return "malformed", verdict.detail
     if is_correct(prompt, verdict) is not False:
-        return CheckedSample(sample, text, None, "")
-    unanswerable = prompt.grounding in ("unanswerable", "out_of_domain")
-    given = f"{verdict.answer!r} is given where the context holds no answer"
-    return CheckedSample(sample, text, "wrong", given if unanswerable else verdict.detail)
+        return None, ""
+    if prompt.grounding in ("unanswerable", "out_of_domain"):
+        return "wrong", f"{verdict.answer!r} is given where the context holds no answer"
+    return "wrong", verdict.detail
 
 
 def make_pairs(
@@ -190,8 +192,14 @@ def mine_pairs(
     outcomes: Counter[str] = Counter(
         paired=0, not_verifiable=0, all_verified=0, other_reasons=0, none_verified=0, too_long=0
     )
-    for example, checked in zip(examples, check_samples(examples, samples), strict=True):
-        how = pairs_per_prompt, rejected_because, teacher_when_none_verified, long_factor
+    found = list(zip(examples, check_samples(examples, samples), strict=True))
+    taught = set[str]()
+    if teacher_when_none_verified:
+        lacking = [one for one, checked in found if all(each.rejected_because for each in checked)]
+        right = are_correct(lacking, [one.response() for one in lacking])
+        taught = {one.id for one, good in zip(lacking, right, strict=True) if good is not False}
+    for example, checked in found:
+        how = pairs_per_prompt, rejected_because, example.id in taught, long_factor
         mined = pairs_of_prompt(example, checked, *how)
         fitting = [pair for pair in mined if fits(pair)]
         pairs += fitting
@@ -226,7 +234,7 @@ _FIXES = {
     ),
     "none_verified": (
         "no sample was right: train longer before this stage, raise samples_per_prompt, or set"
-        " teacher_when_none_verified"
+        " teacher_when_none_verified, for teacher's traces that verify"
     ),
     "too_long": "their responses do not fit response_length: raise it",
     "not_verifiable": (

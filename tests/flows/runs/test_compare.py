@@ -67,6 +67,15 @@ def test_runs_are_compared_by_means_in_the_functions_unit(measured):
     assert list(comparison_blocks(found))
 
 
+def test_a_function_that_abstains_throughout_is_not_compared(measured, monkeypatch, tmp_path):
+    plainly, mute = synthetic_run.reasoning_eval.judge, {"measured": {"depth": None}}
+    judge = lambda *asked: plainly(*asked).model_copy(update=mute)  # noqa: E731
+    monkeypatch.setattr(synthetic_run.reasoning_eval, "judge", judge)
+    _, third = synthetic_run.write_run(tmp_path, "three", text=" thrice")
+    said = [one["text"] for one in compare_runs(measured[0], measured[1], [third])[0]["verdict"]]
+    assert "depth (grpo): not comparable, one side has too few answers that count." in said
+
+
 def test_the_report_has_means_and_changes(run: RunResults) -> None:
     table = effects.levels(run)
     assert table is not None

@@ -36,7 +36,7 @@ def test_answers_that_are_equal_vote_together() -> None:
     assert majority_at_k(drawn("a", "4", "5", "5.00", "$5"), 4) == 0
     assert majority_at_k(drawn("b", "C", "B", "B) y", "(b)", right="B", check="choice"), 4) == 1
     lengths = drawn("c", "6 m", "5000 m", "5 km", right="5 km", check="quantity")
-    cities = drawn("d", "Rome", "PARIS.", "paris", right="Paris", check="exact")
+    cities = drawn("d", "Rome", "PARIS.", "**Paris**", right="Paris", check="exact")
     assert majority_at_k(lengths, 3) == majority_at_k(cities, 3) == 1
 
 

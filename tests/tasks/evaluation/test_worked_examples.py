@@ -4,7 +4,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
-from schemas.examples import GROUNDED_REFUSAL, Domain, Example
+from schemas.examples import GROUNDED_REFUSAL, Domain, Example, prompt_id
 from tasks.contract.job import write_jsonl
 from tasks.contract.small import Sizes
 from tasks.data.tokens import prompt_tokens
@@ -62,6 +62,16 @@ def test_each_prompt_has_its_own_and_the_seed_draws_them() -> None:
     assert drawn["a"] == examples(MATHS, 3).before(asked("a"))
     again = {name: examples(MATHS, 3, seed=1).before(asked(name)) for name in "abcdef"}
     assert again != drawn
+
+
+def test_a_row_that_asks_what_the_prompt_asks_is_no_example() -> None:
+    """A suite's question that no rebalance stage took from the training rows, whose answer it would
+    give away."""
+    again = asked("suite/0").model_copy(update={"prompt": "WHAT is 1? please"})
+    rows = [row(1).model_copy(update={"id": prompt_id(again.prompt)}), row(2)]
+    for seed in range(8):
+        ((shown, _),) = examples(rows, 1, seed=seed).before(again)
+        assert shown == rows[1].prompt
 
 
 def test_a_grounded_prompt_is_shown_each_grounding_in_turn() -> None:

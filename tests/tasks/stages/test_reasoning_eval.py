@@ -107,6 +107,8 @@ def test_ratings_of_free_text_have_a_mean_and_a_paired_difference() -> None:
     assert metrics["delta_rating"] == pytest.approx(0.2)
     assert metrics["delta_rating_low"] <= 0.2 <= metrics["delta_rating_high"]
     assert "rating" not in reasoning_metrics(items(RIGHT))
+    alike = reasoning_metrics(rated(*[1.0] * 8))  # eight good texts do not prove that all are
+    assert 0.5 < alike["rating_low"] < 1 == alike["rating"] == alike["rating_high"]
 
 
 def test_free_text_counts_for_format_and_not_for_exact_answers() -> None:

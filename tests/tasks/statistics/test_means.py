@@ -37,6 +37,13 @@ def test_of_wins_and_losses_sign_flips_are_mcnemars_test() -> None:
         assert sign_flips(gaps, seed=1) == close
 
 
+def test_a_few_large_changes_among_many_small_ones_prove_little() -> None:
+    """Five of 1000 gained, and 400 of at most 0.002 lost: 2 of the 32 signs of the five are as far
+    from 0. A normal sum would be with a probability of 0.025."""
+    gaps = [1000.0] * 5 + [-0.001 - number / 4e5 for number in range(400)]
+    assert sign_flips(gaps, seed=0) == pytest.approx(2 / 32, abs=0.01)
+
+
 def test_noise_is_found_to_be_a_change_as_often_as_promised() -> None:
     """5 % of 400 are 20; 34 are more than three standard deviations away."""
     rng = np.random.default_rng(0)

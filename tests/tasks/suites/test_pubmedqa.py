@@ -58,11 +58,13 @@ def test_only_files_that_are_read_are_part_of_the_key(tmp_path: Path):
         ({"CONTEXTS": "text"}, "CONTEXTS is no list of paragraphs"),
         ({"QUESTION": ""}, "QUESTION is no text"),
         ({"final_decision": "perhaps"}, "final_decision is 'perhaps'; valid: yes, no, maybe"),
+        ({"QUESTION": "Question 1?"}, "the next article's question is its own, which its"),
     ],
 )
 def test_a_row_that_is_no_article_is_refused(tmp_path: Path, changes: dict[str, Any], problem: str):
+    shares = {"unanswerable": float("next article" in problem), "out_of_domain": 0}
     with pytest.raises(InputError, match=problem):
-        asked(articles(tmp_path, **changes), path="a.json", unanswerable=0, out_of_domain=0)
+        asked(articles(tmp_path, **changes), path="a.json", **shares)
 
 
 def test_shares_are_of_the_same_articles(tmp_path: Path):

@@ -10,14 +10,13 @@ import pytest
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError
-from schemas.examples import Domain, Example, PreferencePair, Prompt
+from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair, Prompt
 from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import Cell, Lesson
 from tasks.teaching.rejection_sampling import (
     Answering,
     Sample,
     difficulty_of,
-    messages,
     prompts_to_ask,
     rows,
 )
@@ -91,6 +90,28 @@ def test_pairs_say_which_sample_failed_which_check(lesson: Lesson) -> None:
     assert "6" in pairs[0].detail
 
 
+def test_words_of_its_own_that_abstain_are_right_where_the_context_has_no_answer(lesson):
+    """The example has the one wording, and no pair rejects what a grounded evaluation accepts."""
+    about = {"grounding": "unanswerable", "context": "Rain.", "answer": GROUNDED_REFUSAL}
+    said = [Sample(trace(one)) for one in ("The context does not say.", "Tuesday")]
+    found = list(rows(config(), [(prompt(check="exact", **about), said)], lesson))
+    example, pair = found
+    assert (example.answer, example.pass_rate) == (GROUNDED_REFUSAL, 0.5)
+    assert (pair.chosen_sample, pair.rejected_sample) == (0, 1)
+    assert "is given where the context holds no answer" in pair.detail
+
+
+def test_what_was_cut_off_stays_open_and_what_has_no_text_is_in_no_pair(lesson: Lesson) -> None:
+    """One ran out of tokens in its thoughts, the next in its answer, 50 perhaps: closed, that would
+    be right. Of the third a filter left nothing."""
+    cut = [Sample(text, "2 and 3", problem="truncated") for text in ("", "<answer>5")]
+    samples = [*cut, Sample("", problem="refused"), Sample(trace("5"))]
+    found = list(rows(config(pairs_per_prompt=1), [(prompt(), samples)], lesson))
+    (pair,) = of_kind(found, PreferencePair)
+    assert pair.rejected == "<reasoning>2 and 3</reasoning>\n<answer>5"
+    assert (pair.rejected_because, pair.rejected_sample) == ("truncated", 1)
+
+
 def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: Lesson) -> None:
     samples = [Sample(trace("6")), Sample(trace("7"), problem="truncated")]
     samples += [Sample("", problem="failed", detail="HTTP 500"), Sample("", problem="unasked")]
@@ -103,14 +124,11 @@ def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: 
         assert outcome in dropped.detail
 
 
-@pytest.mark.parametrize(
-    ("problems", "cause"),
-    [(["unasked"] * 4, "unasked"), (["unasked", "failed", "failed", "failed"], "failed")],
-)
-def test_a_prompt_that_was_never_answered_is_no_unsolved_prompt(lesson, problems, cause):
-    samples = [Sample("", problem=problem) for problem in problems]
-    (dropped,) = rows(config(), [(prompt(), samples)], lesson)
-    assert (type(dropped), dropped.cause) == (Dropped, cause)
+def test_a_prompt_that_was_never_answered_is_no_unsolved_prompt(lesson):
+    for problems, cause in ((["unasked"] * 4, "unasked"), (["unasked", "failed"], "failed")):
+        samples = [Sample("", problem=problem) for problem in problems]
+        (dropped,) = rows(config(), [(prompt(), samples)], lesson)
+        assert (type(dropped), dropped.cause) == (Dropped, cause)
 
 
 def test_free_text_needs_a_trace_only_and_reasoning_that_came_apart_is_one(lesson: Lesson) -> None:
@@ -146,11 +164,6 @@ def test_first_asks_so_many_of_each_domain_and_a_top_up_asks_others(lesson: Less
     again = of_kind(list(prompts_to_ask(first, more)), Prompt)
     assert len(again) == 2
     assert not {row.id for row in again} & {row.id for row in asked}
-
-
-def test_instructions_come_before_the_prompt() -> None:
-    (message,) = messages(config(instructions="Be brief."), prompt())
-    assert message == {"role": "user", "content": "Be brief.\n\nWhat is 2+3?"}
 
 
 def test_teachers_that_lend_no_prompts_and_equal_samples_are_refused() -> None:

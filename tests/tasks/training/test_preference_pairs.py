@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from schemas.base import StageFailed
-from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair
+from schemas.examples import GROUNDED_REFUSAL, Constraint, Domain, Example, PreferencePair
 from tasks.training.preference_pairs import check_samples, mine_pairs, require_pairs
 
 EXAMPLE = Example(
@@ -123,6 +123,17 @@ def test_the_teacher_stands_in_where_no_sample_is_right():
     ]
 
 
+def test_a_teachers_trace_that_fails_the_prompts_check_is_not_chosen():
+    """Rows of a file are not verified where their check has no reference: of four words the teacher
+    wrote five, as the policy does that learned from it."""
+    about = {"check": "constraints", "constraints": (Constraint(name="max_words", value=4),)}
+    wrong = EXAMPLE.model_copy(update={**about, "answer": "four and not one more"})
+    assert reason_without_pairs(sample(wrong.response()), example=wrong) == "none_verified"
+    right = wrong.model_copy(update={"answer": "four"})
+    (pair,), _ = mine(sample(wrong.response()), example=right)
+    assert (pair.chosen, pair.rejected) == (right.response(), wrong.response())
+
+
 def test_where_nothing_can_be_verified_well_formed_samples_are_chosen_over_those_that_are_not():
     pairs, _ = mine(MALFORMED, WRONG, TRUNCATED, RIGHT, example=FREE, most=4)
     assert [
@@ -206,7 +217,5 @@ def test_what_is_wrong_comes_before_what_is_long_and_length_alone_is_no_reason_u
     assert (pair.chosen_sample, pair.rejected_sample) == (1, 0)
     assert reason_without_pairs(LONGER, SHORT) == "all_verified"
     assert reason_without_pairs(LONGER, SHORT, because=("wrong",)) == "all_verified"
-
-
-def test_where_nothing_can_be_verified_longer_is_not_worse():
+    # longer is not worse where nothing can be verified
     assert reason_without_pairs(LONGER, SHORT, example=FREE, because=("long",)) == "not_verifiable"
