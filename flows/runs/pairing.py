@@ -27,10 +27,10 @@ def pairing(first: RunResults, second: RunResults) -> dict[str, Any]:
     for name in dict.fromkeys([*second.stages, *first.stages]):
         sides = first.stages.get(name), second.stages.get(name)
         ours, theirs = (one.record.artifact if one and one.record else None for one in sides)
-        if ours is not None and ours == theirs:
-            shared.append(name)
-        else:
+        if ours != theirs:
             parted = parted or name
+        elif ours is not None:  # neither run may have reached it
+            shared.append(name)
     seeds = [run.record.recipe.seed for run in (first, second)]
     same = {"same_seed": seeds[0] == seeds[1], "seeds": seeds}
     return {**same, "shared": shared, "parted_at": parted}
