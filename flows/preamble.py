@@ -64,7 +64,7 @@ class Prepared:
         if self.plan is not None and self.target != "local":
             return Forecast(recipe, self.plan["stages"], True, slots)
         outlooks = self.outlook() if outlooks is None else outlooks
-        stages = Neighbours(outlooks, self.store).plans()
+        stages = Neighbours(outlooks, self.store).plans(self.resolved, self.target)
         if self.target != "local":  # durations on this machine say nothing about a machine there
             stages = [one if one["cached"] else {**one, "seconds": None} for one in stages]
         return Forecast(recipe, stages, False, slots)

@@ -40,14 +40,16 @@ class Forecast:
 
     def _expected(self, runs: Sequence[str]) -> str:
         by = "by the plan" if self.planned else "as in earlier runs"
-        unknown = [one["name"] for one in self.stages if one["seconds"] is None]
+        unknown = [one["name"] for one in self.stages if _bound(one)["seconds"] is None]
         if unknown:
             which = "them" if unknown == runs and len(runs) > 1 else listed(unknown)
             return f"No estimate yet: no earlier run has timed {which}."
-        seconds = self.left({}, {one["name"]: one["seconds"] for one in self.stages})
-        usd = total([one["cost_usd"] for one in self.stages])
+        seconds = self.left({}, {one["name"]: _bound(one)["seconds"] for one in self.stages})
+        usd = total([_bound(one)["cost_usd"] for one in self.stages])
         price = f" and {usd:.2f} USD by list price" if usd else ""
-        return f"About {duration(seconds)}{price}, {by}."
+        bounded = listed([one["name"] for one in self.stages if "at_least" in one])
+        least, more = ("At least", f", and what {bounded} will take") if bounded else ("About", "")
+        return f"{least} {duration(seconds)}{price}, {by}{more}."
 
     def remaining(self, record: RunRecord) -> float | None:
         """Seconds until the run ends; None where a time is missing. A stage that takes longer than
@@ -61,10 +63,10 @@ class Forecast:
                 running.add(name)
             elif name in status:
                 continue
-            if one["seconds"] is None:
+            if (seconds := _bound(one)["seconds"]) is None:
                 return None
             spent = now - began if name in running else 0.0
-            left[name] = max(0.0, one["seconds"] - spent)
+            left[name] = max(0.0, seconds - spent)
         return self.left(running, left)
 
     def left(self, running: Collection[str], left: Mapping[str, float]) -> float:
@@ -83,3 +85,9 @@ class Forecast:
             now = ends.pop(first)
             done.add(first)
         return now
+
+
+def _bound(stage: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The time and cost of a stage of a plan, or the least that they are."""
+    bound: Mapping[str, Any] = stage.get("at_least", stage)
+    return bound
