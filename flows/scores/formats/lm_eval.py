@@ -125,7 +125,7 @@ def _config(one: Evaluation, suite: str) -> dict[str, Any]:
         "output_type": "generate_until",
         "generation_kwargs": _generation(one),
         "description": one.config("instructions", ""),
-        "num_fewshot": 0,
+        "num_fewshot": one.config("shots") or 0,
         "metric_list": metrics,
         "repeats": 1,
         "should_decontaminate": False,
