@@ -84,10 +84,10 @@ class Neighbours:
             return one.manifest, []
         here, compared = self._identity(one.stage), []
         for manifest, identity in self._of_kind(one.stage.kind):
-            if target not in (None, manifest.execution.get("target")):
-                continue
-            inputs = _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, one.stage)
-            compared.append((manifest, list(differences_between(here, identity | inputs))))
+            if target in (None, manifest.execution.get("target")):
+                made = {name: ref.digest for name, ref in manifest.inputs.items()}
+                there = identity | _inputs(made, one.stage)
+                compared.append((manifest, list(differences_between(here, there))))
         return min(compared, key=lambda pair: len(pair[1]), default=None)
 
     def plans(self, resolved: ResolvedRecipe, target: str) -> list[dict[str, Any]]:

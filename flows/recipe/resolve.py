@@ -148,8 +148,15 @@ def resolve_table(
             stages.append(_resolve_stage(spec, table.config(spec), data, need_data))
     resolved = ResolvedRecipe(recipe, tuple(stages), table.folders)
     for spec, stage in zip(recipe.stages, resolved.stages, strict=True):
-        with table.errors_at(spec):
-            _check_window(stage, resolved.base_model(stage))
+        model = resolved.base_model(stage)
+        longest, most = sum(stage.lengths.values()), window(model)
+        if most is not None and longest > most:
+            said = " + ".join(f"{name} {size}" for name, size in stage.lengths.items())
+            with table.errors_at(spec):
+                raise InputError(
+                    f"{said}: {model} was made for texts of at most {most} tokens; lower them to"
+                    " that, or take another model."
+                )
     _check_gate(resolved, table.where)
     return resolved
 
@@ -205,17 +212,6 @@ def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> No
         if slot.required and name not in spec.inputs:
             wanted = f"<an earlier stage of kind {' or '.join(feeding[name])}>"
             raise InputError(f'input {name!r} is missing; add inputs = {{ {name} = "{wanted}" }}.')
-
-
-def _check_window(stage: ResolvedStage, model: str) -> None:
-    """Check that the stage's texts are no longer than its model was made for. Raises InputError."""
-    most = window(model) if stage.lengths else None
-    if most is not None and sum(stage.lengths.values()) > most:
-        said = " + ".join(f"{name} {size}" for name, size in stage.lengths.items())
-        raise InputError(
-            f"{said}: {model} was made for texts of at most {most} tokens; lower them to that, or"
-            " take another model."
-        )
 
 
 def _check_gate(resolved: ResolvedRecipe, where: str) -> None:

@@ -17,7 +17,7 @@ class Forecast:
     """The forecast of a run that begins.
 
     Attributes:
-        stages: as `lyceum plan --json` prints them, in file order.
+        stages: as `lyceum plan --json` prints them, in file order; of a stage with `at_least` that.
         planned: whether their times are a TPU's plan; if not, those of earlier runs.
         slots: how many stages run side by side at most.
         clock: seconds, to tell how long a stage has been running.
@@ -40,12 +40,12 @@ class Forecast:
 
     def _expected(self, runs: Sequence[str]) -> str:
         by = "by the plan" if self.planned else "as in earlier runs"
-        unknown = [one["name"] for one in self.stages if _bound(one)["seconds"] is None]
+        unknown = [one["name"] for one in self.stages if one["seconds"] is None]
         if unknown:
             which = "them" if unknown == runs and len(runs) > 1 else listed(unknown)
             return f"No estimate yet: no earlier run has timed {which}."
-        seconds = self.left({}, {one["name"]: _bound(one)["seconds"] for one in self.stages})
-        usd = total([_bound(one)["cost_usd"] for one in self.stages])
+        seconds = self.left({}, {one["name"]: one["seconds"] for one in self.stages})
+        usd = total([one["cost_usd"] for one in self.stages])
         price = f" and {usd:.2f} USD by list price" if usd else ""
         bounded = listed([one["name"] for one in self.stages if "at_least" in one])
         least, more = ("At least", f", and what {bounded} will take") if bounded else ("About", "")
@@ -63,10 +63,10 @@ class Forecast:
                 running.add(name)
             elif name in status:
                 continue
-            if (seconds := _bound(one)["seconds"]) is None:
+            if one["seconds"] is None:
                 return None
             spent = now - began if name in running else 0.0
-            left[name] = max(0.0, seconds - spent)
+            left[name] = max(0.0, one["seconds"] - spent)
         return self.left(running, left)
 
     def left(self, running: Collection[str], left: Mapping[str, float]) -> float:
@@ -85,9 +85,3 @@ class Forecast:
             now = ends.pop(first)
             done.add(first)
         return now
-
-
-def _bound(stage: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The time and cost of a stage of a plan, or the least that they are."""
-    bound: Mapping[str, Any] = stage.get("at_least", stage)
-    return bound

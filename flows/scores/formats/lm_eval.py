@@ -113,10 +113,9 @@ def _rates(one: Evaluation, task: str, items: Sequence[EvalItem]) -> dict[str, A
 
 
 def _config(one: Evaluation, suite: str) -> dict[str, Any]:
-    higher = one.better_if_higher
     metrics = [
         {"metric": name, "aggregation": "mean"}
-        | ({"higher_is_better": True} if name in higher else {})
+        | ({"higher_is_better": True} if name in one.better_if_higher else {})
         for name in one.outcomes
     ]
     return {

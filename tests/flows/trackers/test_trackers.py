@@ -178,9 +178,7 @@ def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(ru
 
 
 @pytest.mark.parametrize("ended", ["cancelled", "failed"])
-def test_a_run_that_goes_on_is_in_the_curve_of_the_one_that_ended_early(
-    tmp_path, monkeypatch, ended
-):
+def test_a_run_that_goes_on_is_in_the_curve_of_the_one_before(tmp_path, monkeypatch, ended):
     """A run that was stopped has sent what its stages had said by then, one that failed all."""
     (fake := Trackio()).install(monkeypatch)
     store, first = write_run(tmp_path, stop_before="grpo")
@@ -234,9 +232,7 @@ def test_a_tracker_that_was_lost_gets_the_rest_in_the_end(run, monkeypatch):
     assert (fake.finished, said.empty()) == (1, True)
 
 
-def test_a_stage_never_waits_for_a_tracker_nor_a_run_for_ever_nor_standard_output(
-    run, monkeypatch, capsys
-):
+def test_no_stage_waits_for_a_tracker_and_no_run_for_ever(run, monkeypatch, capsys):
     (fake := Trackio()).install(monkeypatch)
     begin, init = threading.Event(), fake.init
 
