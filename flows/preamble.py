@@ -62,9 +62,10 @@ class Prepared:
         `outlooks`: the `outlook`, where it is known already."""
         slots, recipe = context().settings.parallel_jobs, self.resolved.recipe
         if self.plan is not None and self.target != "local":
-            return Forecast(recipe, self.plan["stages"], True, slots)
+            stages = [{**one, **one.get("at_least", {})} for one in self.plan["stages"]]
+            return Forecast(recipe, stages, True, slots)
         outlooks = self.outlook() if outlooks is None else outlooks
-        stages = Neighbours(outlooks, self.store).plans()
+        stages = Neighbours(outlooks, self.store).plans(self.resolved, self.target)
         if self.target != "local":  # durations on this machine say nothing about a machine there
             stages = [one if one["cached"] else {**one, "seconds": None} for one in stages]
         return Forecast(recipe, stages, False, slots)

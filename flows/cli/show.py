@@ -353,7 +353,7 @@ def recipes(recipes: dict[str, Any]) -> Iterator[Block]:
 
 
 def _takes(row: Mapping[str, Any]) -> str:
-    """takes: 1 h 58 min, 9.49 USD on v5e-8, plus export (planned 2026-11-23)"""
+    """takes: 1 h 57 min, 9.39 USD on v5e-8, plus distill, export (planned 2026-11-25)"""
     price = f", {row['usd']:.2f} USD" if row["usd"] else ""
     where = "on two CPU cores" if row["target"] == "local" else f"on {row['target']}"
     more = f", plus {', '.join(row['without'])}" if row["without"] else ""

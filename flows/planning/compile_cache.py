@@ -12,7 +12,6 @@ They end with this process, however it ends: their standard input is closed then
 """
 
 import json
-import os
 import queue
 import signal
 import subprocess
@@ -35,7 +34,7 @@ from infra.context import context
 from infra.distribution import install
 from infra.process import ROOT, worker_environment
 from infra.settings import Settings
-from infra.store.space import unwritable
+from infra.store.space import unwritable, write_whole
 from infra.tpu.types import GIB
 from schemas.base import InputError, StageFailed, digest
 
@@ -49,8 +48,6 @@ COMMAND = (sys.executable, "-m", "tasks.planning.compiler")
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "google-tunix", "optax", "qwix")
 _LINES_IN_ERROR = 5
-
-INSTALL = f"{install('tpu')} (200 MB; no TPU is needed)"
 
 
 def has_compiler() -> bool:
@@ -181,7 +178,8 @@ class Compiler:
     def __init__(self, target: str, settings: Settings, say: Callable[[str], None]) -> None:
         if target != "local" and not has_compiler():
             raise InputError(
-                f"to plan for {target} the TPU compiler has to be installed: {INSTALL}."
+                f"to plan for {target} the TPU compiler has to be installed: {install('tpu')}"
+                " (200 MB; no TPU is needed)."
             )
         self.target, self.say = target, say
         self._settings, self._directory = settings, Path(settings.cache) / "plan"
@@ -365,14 +363,8 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, value: Any) -> None:
-    """Write a file as a whole: others may read at any moment. Raises InputError when the cache
-    cannot be written."""
+    """Write JSON to a file. Raises InputError when the cache cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, delete=False
-        ) as file:
-            json.dump(value, file)
-        os.replace(file.name, path)
+        write_whole(path, json.dumps(value))
     except OSError as error:
         raise unwritable(path.parent, error) from error

@@ -13,6 +13,7 @@ follows. Once all programs fit, each changed setting goes back as far as they st
 change what is computed first, by bisection, since memory only grows with them.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -130,14 +131,9 @@ class _Search:
     def largest(self, setting: _Setting, chosen: dict[str, Any]) -> Any:
         """The first of a setting's values with which they fit, where the last one does; by
         bisection."""
-        low, high = 0, len(setting.values) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self.fits({**chosen, setting.name: setting.values[middle]}):
-                high = middle
-            else:
-                low = middle + 1
-        return setting.values[high]
+        (*larger, _), name = setting.values, setting.name
+        place = bisect_left(larger, True, key=lambda value: self.fits({**chosen, name: value}))
+        return setting.values[place]
 
     def same(self, before: dict[str, Any], after: dict[str, Any]) -> bool:
         """Whether the second changes give the same programs, among those that do not fit, as the

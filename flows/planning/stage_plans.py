@@ -43,7 +43,7 @@ def make_plan(
         StageFailed: a program does not compile for another reason than its size.
     """
     outlooks = explain.outlook(resolved, store)
-    stages = explain.Neighbours(outlooks, store).plans()
+    stages = explain.Neighbours(outlooks, store).plans(resolved, target)
     if (machine := machine_of(target)) is not None:
         stages = _on_machine(resolved, outlooks, stages, store, target, machine)
     value = {
@@ -172,15 +172,15 @@ def _without_programs(
     stage: ResolvedStage, took: float | None, resolved: ResolvedRecipe, target: str
 ) -> dict[str, Any]:
     """The plan of a stage without devices: its time is that of its nearest artifact, and a TPU
-    boots for it unless it runs here."""
+    boots for it unless it runs here. Where there is none, the boot is a lower bound."""
     if resolved.at_home(stage):
         return {"basis": "runs on this machine"}
-    basis = "its nearest artifact"
-    if took is None:
-        basis = "nothing: none like it was run, so its own time is missing"
-    seconds = BOOT_SECONDS + (took or 0.0)
-    basis += f", and {BOOT_SECONDS:.0f} s to boot"
-    return {"seconds": seconds, "cost_usd": cost(seconds, target, context().tpu), "basis": basis}
+    seconds, boot = BOOT_SECONDS + (took or 0.0), f"{BOOT_SECONDS:.0f} s to boot"
+    known = {"seconds": seconds, "cost_usd": cost(seconds, target, context().tpu)}
+    if took is not None:
+        return {**known, "basis": f"its nearest artifact, and {boot}"}
+    basis = f"nothing: none like it was run; at least {boot}"
+    return {"seconds": None, "cost_usd": None, "at_least": known, "basis": basis}
 
 
 def question_of(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
@@ -188,19 +188,12 @@ def question_of(stage: ResolvedStage, resolved: ResolvedRecipe) -> Question:
     sources = {name: resolved.stage(source) for name, source in stage.inputs.items()}
     upstream = {name: (source.kind, source.config_json) for name, source in sources.items()}
     models = {
-        name: _model(source, resolved)
+        name: resolved.base_model(source)
         for name, source in sources.items()
         if source.kind in training_kinds() and name != "policy"
     }
     known = stage.name, stage.kind, stage.version, stage.config_json
-    return Question(*known, _model(stage, resolved), upstream, models)
-
-
-def _model(stage: ResolvedStage, resolved: ResolvedRecipe) -> str:
-    """The model with which the stage's chain of policies begins."""
-    if "policy" in stage.inputs:
-        return _model(resolved.stage(stage.inputs["policy"]), resolved)
-    return stage_kind(stage.kind).base_model(stage.config_json) or resolved.recipe.model
+    return Question(*known, resolved.base_model(stage), upstream, models)
 
 
 def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
@@ -217,9 +210,10 @@ def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
 
 def _at_least(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Lower bounds of time and cost, also where `seconds` and `cost_usd` are unknown, and the
-    stages without any."""
+    stages whose own time is."""
     figures = ("seconds", "cost_usd")
-    known = {name: sum(stage[name] or 0.0 for stage in stages) for name in figures}
+    bounds = [stage.get("at_least", stage) for stage in stages]
+    known = {name: sum(one[name] or 0.0 for one in bounds) for name in figures}
     return {**known, "without": [one["name"] for one in stages if one["seconds"] is None]}
 
 
@@ -260,16 +254,11 @@ def too_large_here(outlooks: Sequence[Outlook]) -> list[str]:
 def _resident(stage: ResolvedStage) -> Iterator[tuple[str, int]]:
     """The most that a stage holds at a time: the sizes of its config that multiply, and their
     bytes."""
-    config = stage.config
-    lengths = [
-        (name, size)
-        for name in ("sequence_length", "prompt_length", "response_length")
-        if (size := _size(config, name))
-    ]
+    config, lengths = stage.config, stage.lengths
     for name in ("batch_size", "sampling_batch_size"):
         if (rows := _size(config, name)) and lengths:
-            sizes = " + ".join(f"{length} {size}" for length, size in lengths)
-            yield f"{name} {rows} x {sizes}", rows * sum(size for _, size in lengths) * LEAST_BYTES
+            sizes = " + ".join(f"{length} {size}" for length, size in lengths.items())
+            yield f"{name} {rows} x {sizes}", rows * sum(lengths.values()) * LEAST_BYTES
     if (prompts := _size(config, "prompts")) and (samples := _size(config, "samples_per_prompt")):
         yield f"prompts {prompts} x samples_per_prompt {samples}", prompts * samples * LEAST_BYTES
     if rank := _size(getattr(config, "lora", None), "rank"):

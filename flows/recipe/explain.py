@@ -12,6 +12,7 @@ from typing import Any
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
 from infra.store.store import Store
 from schemas.artifact import Manifest
+from tasks.contract.kinds import stage_kind
 
 COMPARED = 100
 """The number of newest artifacts of its kind with which a stage is compared: a store may have tens
@@ -70,9 +71,11 @@ class Neighbours:
         self._store = store
         self._kinds: dict[str, list[tuple[Manifest, dict[str, Any]]]] = {}
 
-    def nearest(self, name: str) -> tuple[Manifest, list[Difference]] | None:
+    def nearest(
+        self, name: str, target: str | None = None
+    ) -> tuple[Manifest, list[Difference]] | None:
         """A stage's own artifact; if it would run, the one with the fewest differing fields among
-        the newest of its kind, and those fields.
+        the newest of its kind, and those fields. `target`: only among those made there.
 
         None when there is no artifact. A damaged one counts, too, and may have no differences.
         """
@@ -81,22 +84,28 @@ class Neighbours:
             return one.manifest, []
         here, compared = self._identity(one.stage), []
         for manifest, identity in self._of_kind(one.stage.kind):
-            inputs = _inputs({name: ref.digest for name, ref in manifest.inputs.items()}, one.stage)
-            compared.append((manifest, list(differences_between(here, identity | inputs))))
+            if target in (None, manifest.execution.get("target")):
+                made = {name: ref.digest for name, ref in manifest.inputs.items()}
+                there = identity | _inputs(made, one.stage)
+                compared.append((manifest, list(differences_between(here, there))))
         return min(compared, key=lambda pair: len(pair[1]), default=None)
 
-    def plans(self) -> list[dict[str, Any]]:
+    def plans(self, resolved: ResolvedRecipe, target: str) -> list[dict[str, Any]]:
         """The stages for `lyceum plan --json`.
 
-        `seconds` is 0 for a cached stage, otherwise the time of its nearest artifact; None when
-        nothing that takes as long was ever run. `programs` is empty: a local target has no device
-        memory that could overflow; for a TPU `flows.planning.stage_plans` adds them, with its times
-        and costs.
+        `seconds` is 0 for a cached stage, otherwise the time of its nearest artifact, of a stage on
+        devices where it would run; None when nothing that takes as long was ever run. `programs` is
+        empty: a local target has no device memory that could overflow; for a TPU
+        `flows.planning.stage_plans` adds them, with its times and costs.
         """
-        return [self._plan(one) for one in self._outlooks.values()]
+        return [
+            self._plan(one, "local" if resolved.at_home(one.stage) else target)
+            for one in self._outlooks.values()
+        ]
 
-    def _plan(self, one: Outlook) -> dict[str, Any]:
-        near = None if one.manifest else self.nearest(one.stage.name)
+    def _plan(self, one: Outlook, target: str) -> dict[str, Any]:
+        there = target if stage_kind(one.stage.kind).devices(one.stage.config_json) else None
+        near = None if one.manifest else self.nearest(one.stage.name, there)
         near = near if near and takes_as_long(near[1]) else None
         return {
             "name": one.stage.name,

@@ -20,7 +20,7 @@ from schemas.recipe import Recipe, StageSpec
 from tasks.contract.kind import Kind
 from tasks.contract.kinds import kinds_producing, stage_kind, stage_kinds, training_kinds
 from tasks.models.adapters import adapters_of, check_adapters
-from tasks.models.model_source import check_model, extra_dependencies
+from tasks.models.model_source import check_model, extra_dependencies, window
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,12 @@ class ResolvedStage:
         parses."""
         return self.config.model_dump(mode="json")
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The fields of the config that say how long a text may be -> tokens; they add up."""
+        names = ("sequence_length", "prompt_length", "response_length")
+        return {name: size for name in names if (size := getattr(self.config, name, 0))}
+
     def key(self, input_digests: Mapping[str, str]) -> str:
         """The stage key, given the digest of the artifact behind each input."""
         return stage_key(
@@ -70,6 +76,12 @@ class ResolvedRecipe:
         """The stage called `name`. Raises InputError with the valid names."""
         self.recipe.stage(name)
         return next(stage for stage in self.stages if stage.name == name)
+
+    def base_model(self, stage: ResolvedStage) -> str:
+        """The model with which the stage's chain of policies begins."""
+        if "policy" in stage.inputs:
+            return self.base_model(self.stage(stage.inputs["policy"]))
+        return stage_kind(stage.kind).base_model(stage.config_json) or self.recipe.model
 
     def at_home(self, stage: ResolvedStage) -> bool:
         """Whether a stage runs on this machine whatever the target is: it is of a local kind of the
@@ -121,7 +133,10 @@ def resolve_table(
 ) -> ResolvedRecipe:
     """Validate every stage of a recipe's table. Arguments and errors as of `resolve`."""
     recipe = table.recipe
-    _check_local_kinds()
+    for kind in context().settings.local_kinds:
+        if kind not in stage_kinds():
+            valid = nearest(kind, stage_kinds())
+            raise InputError(f"LYCEUM_LOCAL_KINDS: unknown stage kind {kind!r}.{valid}")
     if data is not None:
         _check_data(data)
     check_model(recipe.model)
@@ -132,6 +147,16 @@ def resolve_table(
             _check_inputs(spec, stage_kind(spec.kind), kinds)
             stages.append(_resolve_stage(spec, table.config(spec), data, need_data))
     resolved = ResolvedRecipe(recipe, tuple(stages), table.folders)
+    for spec, stage in zip(recipe.stages, resolved.stages, strict=True):
+        model = resolved.base_model(stage)
+        longest, most = sum(stage.lengths.values()), window(model)
+        if most is not None and longest > most:
+            said = " + ".join(f"{name} {size}" for name, size in stage.lengths.items())
+            with table.errors_at(spec):
+                raise InputError(
+                    f"{said}: {model} was made for texts of at most {most} tokens; lower them to"
+                    " that, or take another model."
+                )
     _check_gate(resolved, table.where)
     return resolved
 
@@ -220,13 +245,6 @@ def _check_gate(resolved: ResolvedRecipe, where: str) -> None:
                 metric_of(rule, asked, functions)
             except InputError as error:
                 raise InputError(f"recipe {where}, gate.{name}.{index}: {error}") from error
-
-
-def _check_local_kinds() -> None:
-    for kind in context().settings.local_kinds:
-        if kind not in stage_kinds():
-            valid = nearest(kind, stage_kinds())
-            raise InputError(f"LYCEUM_LOCAL_KINDS: unknown stage kind {kind!r}.{valid}")
 
 
 def _check_data(data: Path) -> None:

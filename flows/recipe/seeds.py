@@ -10,7 +10,6 @@ their keys.
 
 from flows.recipe.resolve import ResolvedRecipe
 from schemas.base import InputError
-from schemas.recipe import Recipe
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing, training_kinds
 
@@ -46,23 +45,6 @@ def overrides_by_seed(resolved: ResolvedRecipe, count: int) -> dict[int, tuple[s
             has a seed of its own.
     """
     recipe, first = resolved.recipe, resolved.recipe.seed
-    _check_varies(recipe)
-    last, limit = first + count - 1, 2**31 - 1
-    if last > limit:
-        raise InputError(
-            f"--seeds {count}: the last seed would be {last}, above {limit}; begin lower, e.g."
-            " --set seed=0."
-        )
-    own_seeds = [
-        f"stages.{stage.name}.config.seed={stage.config_json['seed']}"
-        for stage in resolved.stages
-        if stage.kind in SHARED and "seed" in stage.config_json
-    ]
-    return {seed: (f"seed={seed}", *own_seeds) for seed in range(first, last + 1)}
-
-
-def _check_varies(recipe: Recipe) -> None:
-    """Check that training depends on the recipe's seed."""
     trained = [stage for stage in recipe.stages if stage.kind in training_kinds()]
     if not trained:
         raise InputError(
@@ -75,3 +57,15 @@ def _check_varies(recipe: Recipe) -> None:
                 f"--seeds: stages.{stage.name}.config.seed = {stage.config['seed']!r} is the"
                 " stage's own, which the recipe's seed does not change; leave it out of the recipe."
             )
+    last, limit = first + count - 1, 2**31 - 1
+    if last > limit:
+        raise InputError(
+            f"--seeds {count}: the last seed would be {last}, above {limit}; begin lower, e.g."
+            " --set seed=0."
+        )
+    own_seeds = [
+        f"stages.{one.name}.config.seed={one.config_json['seed']}"
+        for one in resolved.stages
+        if one.kind in SHARED and "seed" in one.config_json
+    ]
+    return {seed: (f"seed={seed}", *own_seeds) for seed in range(first, last + 1)}

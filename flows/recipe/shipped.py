@@ -101,18 +101,15 @@ def purpose(text: str) -> str:
 def data(recipe: Recipe) -> list[str]:
     """The data of a recipe's stages: data sets of the hub, files below --data, problems that are
     drawn."""
-    found = dict.fromkeys(_data_of([stage.config for stage in recipe.stages]))
-    return list(found)
-
-
-def _data_of(value: Any) -> Iterator[str]:
-    for table in _tables(value):
-        path = table.get("path")
-        if isinstance(path, str):
-            hub = path.removeprefix("hf://datasets/")
-            yield "/".join(hub.split("/")[:2]) if hub != path else f"{path.split('/')[0]} (--data)"
+    found = []
+    for table in _tables([stage.config for stage in recipe.stages]):
+        if isinstance(path := table.get("path"), str):
+            first, hub, name = path.partition("hf://datasets/")
+            published = "/".join(name.split("/")[:2])
+            found.append(published if hub else f"{first.split('/')[0]} (--data)")
         elif table.get("name") == "procedural":
-            yield "made problems"
+            found.append("made problems")
+    return list(dict.fromkeys(found))
 
 
 def asked(recipe: Recipe) -> list[str]:

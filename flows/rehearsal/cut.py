@@ -5,7 +5,7 @@ How long prompts and answers may be is decided by the first rows themselves: as 
 to what the recipe allows.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -97,7 +97,12 @@ def rehearsed(
     making = kinds_producing(Product.EXAMPLES)
     teachers = [stage.config_json["teachers"] for stage in resolved.stages if stage.kind in making]
     read = first_rows(teachers, data, Answers(store))
-    asked = dict(_asked(resolved, data))
+    asked = {
+        stage.name: [one for suite in suites for one in suite_prompts(suite, data)]
+        for stage in resolved.stages
+        if stage_kind(stage.kind).evaluation is not None
+        for suites in [parse_suites(stage.config_json["suites"], stage.kind)]
+    }
     tokenizer = Tokenizer(tokenizer_of(model))
     sizes = _fitting(sizes, resolved, read, asked, tokenizer)
     table.values = values
@@ -122,13 +127,6 @@ def _without_exports(table: dict[str, Any]) -> list[str]:
     return [
         f"stage {name} was left out: it needs torch (uv sync --extra export)" for name in exports
     ]
-
-
-def _asked(resolved: ResolvedRecipe, data: Path | None) -> Iterator[tuple[str, list[EvalPrompt]]]:
-    for stage in resolved.stages:
-        if stage_kind(stage.kind).evaluation is not None:
-            suites = parse_suites(stage.config_json["suites"], stage.kind)
-            yield stage.name, [one for suite in suites for one in suite_prompts(suite, data)]
 
 
 def _fitting(

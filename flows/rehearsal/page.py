@@ -118,17 +118,10 @@ def _stage(stage: Mapping[str, Any]) -> Iterator[ui.Block]:
 
 
 def _endpoints(told: Mapping[str, Any]) -> ui.Table:
-    rows = [
-        (
-            one["name"],
-            ", ".join(one["stages"]),
-            ", ".join(one["roles"]),
-            str(one["asked"]),
-            str(one["stood_in"]),
-            one["why"]
-            + "".join(f"; {count} times {said}" for said, count in one["refused"].items()),
-        )
-        for one in told["endpoints"]
-    ]
-    words, why = ui.words("endpoint", "stages", "as"), ui.Column("because", "wrap")
-    return ui.Table((*words, "asked", "answered by rule", why), rows, "who answered")
+    rows = []
+    for one in told["endpoints"]:
+        who = one["name"], ", ".join(one["stages"]), ", ".join(one["roles"])
+        why = "".join(f"; {count} times {said}" for said, count in one["refused"].items())
+        rows.append((*who, str(one["asked"]), str(one["stood_in"]), one["why"] + why))
+    words, because = ui.words("endpoint", "stages", "as"), ui.Column("because", "wrap")
+    return ui.Table((*words, "asked", "answered by rule", because), rows, "who answered")

@@ -8,8 +8,6 @@ matplotlib's version. One that is unreadable or incomplete is drawn again.
 import functools
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
@@ -20,6 +18,7 @@ from markupsafe import Markup
 
 from flows.report.blocks import Figure
 from infra.context import context
+from infra.store.space import write_whole
 
 P = ParamSpec("P")
 
@@ -59,10 +58,7 @@ def _sha(text: str) -> str:
 
 def _store(path: Path, text: str) -> None:
     """Write a file atomically, and remove the oldest of too many."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)
+    write_whole(path, text)
     by_age = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
     for old in by_age[:-MOST_DRAWINGS]:
         old.unlink(missing_ok=True)

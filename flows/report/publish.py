@@ -35,7 +35,7 @@ def announce(record: RunRecord, resolved: ResolvedRecipe, store: Store) -> None:
         with get_client(sync_client=True) as client:
             client.update_flow_run(UUID(runtime.flow_run.id), name=record.run_id)
         what = f"What run {record.run_id} is going to do on target {record.target}"
-        publish_page(record, "plan", plan_page(resolved, store), what)
+        publish_page(record, "plan", plan_page(resolved, store, record.target), what)
 
     view(show)
 

@@ -72,12 +72,12 @@ def stages_planned(
     return ui.Table(("stage", "kind", "", "time", *["USD"] * priced, "because"), rows, title)
 
 
-def plan_page(resolved: ResolvedRecipe, store: Store) -> Iterator[ui.Block]:
+def plan_page(resolved: ResolvedRecipe, store: Store, target: str) -> Iterator[ui.Block]:
     """A plan: one row per stage, with the differences from the nearest artifact for stages that
     run."""
     outlooks = explain.outlook(resolved, store)
     neighbours = explain.Neighbours(outlooks, store)
-    stages = neighbours.plans()
+    stages = neighbours.plans(resolved, target)
     seconds = explain.total([stage["seconds"] for stage in stages])
     runs = sum(not stage["cached"] for stage in stages)
     expected = "how long that takes is not known"

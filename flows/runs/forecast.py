@@ -17,7 +17,7 @@ class Forecast:
     """The forecast of a run that begins.
 
     Attributes:
-        stages: as `lyceum plan --json` prints them, in file order.
+        stages: as `lyceum plan --json` prints them, in file order; of a stage with `at_least` that.
         planned: whether their times are a TPU's plan; if not, those of earlier runs.
         slots: how many stages run side by side at most.
         clock: seconds, to tell how long a stage has been running.
@@ -47,7 +47,9 @@ class Forecast:
         seconds = self.left({}, {one["name"]: one["seconds"] for one in self.stages})
         usd = total([one["cost_usd"] for one in self.stages])
         price = f" and {usd:.2f} USD by list price" if usd else ""
-        return f"About {duration(seconds)}{price}, {by}."
+        bounded = listed([one["name"] for one in self.stages if "at_least" in one])
+        least, more = ("At least", f", and what {bounded} will take") if bounded else ("About", "")
+        return f"{least} {duration(seconds)}{price}, {by}{more}."
 
     def remaining(self, record: RunRecord) -> float | None:
         """Seconds until the run ends; None where a time is missing. A stage that takes longer than

@@ -2,9 +2,10 @@
 A tracker is a file here that ends with `TRACKER = Tracker(...)`; its name is that of the package
 that it uses.
 
-A stage's reports on its steps are sent at once, the rest of its curves when the run has ended. A
-run that continues an interrupted one keeps the first one's name and curves. A tracker's package is
-imported only if it is configured, stages never wait for it, and its errors never fail a run.
+A stage's reports on its steps are sent at once, the rest of its curves when the run has ended, to a
+tracker that was lost meanwhile, too. A run that continues an interrupted one keeps the first one's
+name and curves. A tracker's package is imported only if it is configured, stages never wait for it,
+and its errors never fail a run.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, TextIO, cast
 
 from flows.runs.record import read_runs, run_status
 from flows.runs.results import RunResults
@@ -27,16 +28,22 @@ from schemas.reports import RunRecord
 from tasks.contract.plugins import Family
 from tasks.running.watch import Watch
 
+END_SECONDS = 300.0
+"""A run that has ended waits so long for its trackers: W&B waits for ever for a lost network."""
 
-class Session(Protocol):
-    """An open run of ours at a tracker."""
 
-    def log(self, points: Sequence[Point]) -> None:
-        """Send points of curves."""
+@dataclass(frozen=True)
+class Session:
+    """An open run of ours at a tracker, which lasts until ours has ended.
 
-    def end(self, record: RunRecord, metrics: Sequence[Point] | None) -> None:
-        """End the run, with the numbers of its stages' metrics (`metric_points`) unless it was
-        stopped."""
+    Attributes:
+        log: sends points of curves.
+        end: ends the run, with the numbers of its stages' metrics (`metric_points`) unless it was
+            stopped.
+    """
+
+    log: Callable[[Sequence[Point]], None]
+    end: Callable[[RunRecord, Sequence[Point] | None], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,8 @@ class Tracker:
 
 
 TRACKERS: Family[Tracker] = Family("flows.trackers", Tracker)
+THREAD = "trackers"
+"""The name of the threads that send."""
 
 
 def followed(watch: Watch) -> Watch:
@@ -100,24 +109,26 @@ def stopped(record: RunRecord) -> None:
         live.end(record, None)
 
 
-def first_name(record: RunRecord, known: Iterable[RunRecord]) -> str:
+def continued(record: RunRecord, known: Iterable[RunRecord]) -> tuple[str, set[str]]:
     """The id of the run that this one continues: the first of the same recipe and target since one
-    succeeded or still runs; its own if none was interrupted."""
-    name = record.run_id
+    succeeded or still runs here; its own if none was interrupted. And the stages whose whole curves
+    were sent: those of runs that came to their end, and failed."""
+    name, sent = record.run_id, set[str]()
     for one in sorted(known, key=lambda one: one.started, reverse=True):
         if one.started >= record.started or one.run_id == record.run_id:
             continue
         if (one.recipe, one.target) != (record.recipe, record.target):
             continue
-        if run_status(one) in ("succeeded", "running", "running?"):
+        if run_status(one) in ("succeeded", "running"):
             break
         name = one.run_id
-    return name
+        if one.status == "failed":
+            sent |= {stage.name for stage in one.stages if stage.status in ("ran", "cached")}
+    return name, sent
 
 
-def _configured() -> dict[str, Tracker]:
-    found = {name: TRACKERS[name] for name in TRACKERS.names()}
-    return {name: tracker for name, tracker in found.items() if tracker.variable}
+def _configured() -> list[str]:
+    return [name for name in TRACKERS.names() if TRACKERS[name].variable]
 
 
 class _Live:
@@ -126,10 +137,12 @@ class _Live:
     def __init__(self, record: RunRecord, warn: Callable[[str], None]) -> None:
         self._record, self._warn, self.run_id = record, warn, record.run_id
         self._said: SimpleQueue[Point | tuple[RunRecord, RunResults | None]] = SimpleQueue()
-        self._sent: set[tuple[str, int, str]] = set()
+        self._sent: dict[str, set[tuple[str, int, str]]] = {}
         self._sessions: dict[str, Session] = {}
-        self._name = self.run_id
-        self._thread = threading.Thread(target=self._follow, name="trackers", daemon=True)
+        self._name, self._before, self._ending = self.run_id, set[str](), False
+        if not isinstance(sys.stdout, _ForAnswers):
+            sys.stdout = cast(TextIO, _ForAnswers(sys.stdout))
+        self._thread = threading.Thread(target=self._follow, name=THREAD, daemon=True)
         self._thread.start()
 
     def put(self, point: Point) -> None:
@@ -137,64 +150,80 @@ class _Live:
         self._said.put(point)
 
     def end(self, record: RunRecord, run: RunResults | None) -> None:
-        """Send the rest, end, and return when that is done."""
+        """Send the rest, end, and return when that is done, or takes too long."""
         self._said.put((record, run))
-        self._thread.join()
+        self._thread.join(END_SECONDS)
+        if self._thread.is_alive():
+            names = ", ".join(self._sessions or _configured())
+            self._warn(f"run {self.run_id}: {names} did not take it in {END_SECONDS:g} s")
 
     def _follow(self) -> None:
         with contextlib.suppress(OSError, InputError):
             known = read_runs(context().store(self._record.store, write=False))
-            self._name = first_name(self._record, known)
-        for name in _configured():
-            with self._surviving(name):
-                self._sessions[name] = TRACKERS[name].open(self._record, self._name)
+            self._name, self._before = continued(self._record, known)
+        self._open(_configured())
         while isinstance(said := self._said.get(), Point):
             self._log([said])
-        record, run = said
+        self._ending, (record, run) = True, said
         if run is not None:
+            self._open(self._sent.keys() - self._sessions.keys())
             self._log(list(self._rest(run)))
         metrics = None if run is None else list(metric_points(run))
         for name, session in [*self._sessions.items()]:
             with self._surviving(name):
                 session.end(record, metrics)
 
+    def _open(self, names: Iterable[str]) -> None:
+        for name in names:
+            with self._surviving(name):
+                self._sessions[name] = TRACKERS[name].open(self._record, self._name)
+                self._sent.setdefault(name, set())
+
     def _rest(self, run: RunResults) -> Iterator[Point]:
-        """The stages' curves, without those of cached stages, which the interrupted run has
-        sent."""
-        goes_on = self._name != self.run_id
+        """The stages' curves, without those that an interrupted run has sent."""
         for stage in run.stages.values():
-            if goes_on and stage.record is not None and stage.record.status == "cached":
-                continue
-            yield from curve(stage)
+            cached = stage.record is not None and stage.record.status == "cached"
+            if not (cached and stage.name in self._before):
+                yield from curve(stage)
 
     def _log(self, points: Sequence[Point]) -> None:
-        """Send those of these points that were not sent."""
-        new = []
-        for stage, step, values in points:
-            left = {
-                name: one for name, one in values.items() if (stage, step, name) not in self._sent
-            }
-            self._sent |= {(stage, step, name) for name in left}
-            if left:
-                new.append(Point(stage, step, left))
-        for name, session in [*self._sessions.items()] if new else ():
-            with self._surviving(name):
-                session.log(new)
+        """Send each tracker those of these points that it does not have."""
+        for name, session in [*self._sessions.items()]:
+            new, sent = [], self._sent[name]
+            for stage, step, values in points:
+                left = {key: one for key, one in values.items() if (stage, step, key) not in sent}
+                if left:
+                    new.append(Point(stage, step, left))
+            if new:
+                with self._surviving(name):
+                    session.log(new)
+                    sent |= {(stage, step, key) for stage, step, left in new for key in left}
 
     @contextlib.contextmanager
     def _surviving(self, name: str) -> Iterator[None]:
         """Report whatever a tracker raises, and end its session."""
         tracker = TRACKERS[name]
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # standard output is for --json's object
-                yield
+            yield
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            self._sessions.pop(name, None)
+            lost = self._sessions.pop(name, None) is not None and not self._ending
             why = mask(f"{type(error).__name__}: {error}")
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 why = f"it is not installed; `uv pip install {tracker.install}`"
             sent = f"run {self.run_id} was not sent to {name}"
-            self._warn(f"{sent}, which {tracker.variable} asks for: {why}")
+            again = "; it is tried again when the run ends" if lost else ""
+            self._warn(f"{sent}, which {tracker.variable} asks for: {why}{again}")
+
+
+class _ForAnswers:
+    """Standard output without what trackers print on it: it is for --json's object."""
+
+    def __init__(self, own: TextIO) -> None:
+        self._own = own
+
+    def __getattr__(self, name: str) -> Any:
+        tracker = threading.current_thread().name == THREAD
+        return getattr(sys.stderr if tracker else self._own, name)
 
 
 _LIVE: dict[str, _Live] = {}

@@ -23,38 +23,6 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 """Characters that no name may have."""
 
 
-class _Session:
-    """One of its runs, which lasts until ours has ended."""
-
-    def __init__(self, client: Any, run: str) -> None:
-        self._client, self._run = client, run
-
-    def log(self, points: Sequence[Point]) -> None:
-        """Send points of curves."""
-        self._send(points, int(1000 * time.time()))
-
-    def end(self, record: RunRecord, metrics: Sequence[Point] | None) -> None:
-        """Send the metrics."""
-        ended = int(1000 * (record.finished or record.started))
-        if metrics is not None:
-            self._send(metrics, ended)
-            self._client.set_tag(self._run, "lyceum.report", record.report or "")
-        status = {"succeeded": "FINISHED", "failed": "FAILED"}.get(record.status, "KILLED")
-        self._client.set_terminated(self._run, status, ended)
-
-    def _send(self, points: Sequence[Point], when: int) -> None:
-        """Send points of a time in milliseconds."""
-        from mlflow.entities import Metric
-
-        metrics = [
-            Metric(_name(stage, name), value, when, step)
-            for stage, step, values in points
-            for name, value in values.items()
-        ]
-        for first in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(self._run, metrics=metrics[first : first + MOST_METRICS])
-
-
 def open_run(record: RunRecord, name: str) -> Session:
     """Begin a run, or go on with the one of this name. Raises whatever mlflow raises."""
     # its own 7 wait four minutes for a server that is not there
@@ -62,33 +30,49 @@ def open_run(record: RunRecord, name: str) -> Session:
     import mlflow
     from mlflow.entities import Param
 
-    experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", record.recipe.name))
+    named = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+    experiment = mlflow.set_experiment(named or record.recipe.name)
     client = mlflow.MlflowClient()
-    found = client.search_runs([experiment.experiment_id], f"tags.`lyceum.run` = '{name}'")
-    if found:
-        client.update_run(found[0].info.run_id, status="RUNNING")
-        return _Session(client, found[0].info.run_id)
+    begun = client.search_runs([experiment.experiment_id], f"tags.`lyceum.run` = '{name}'")
+    if begun:
+        client.update_run(begun[0].info.run_id, status="RUNNING")
+        return _session(client, begun[0].info.run_id)
     tags = {"lyceum.run": name, "lyceum.store": record.store, "lyceum.target": record.target}
     sent: str = client.create_run(
         experiment.experiment_id, start_time=int(1000 * record.started), tags=tags, run_name=name
     ).info.run_id
-    parameters = [Param(name, value) for name, value in _parameters(record).items()]
+    found: dict[str, Any] = {"model": record.recipe.model, "seed": record.recipe.seed}
+    for stage in record.recipe.stages:
+        found |= flat(stage.name, stage.config)
+    told = {_FORBIDDEN.sub("_", key)[:250]: str(value)[:500] for key, value in found.items()}
+    parameters = [Param(*one) for one in told.items()]
     for first in range(0, len(parameters), MOST_PARAMETERS):
         client.log_batch(sent, params=parameters[first : first + MOST_PARAMETERS])
-    return _Session(client, sent)
+    return _session(client, sent)
 
 
-def _parameters(record: RunRecord) -> dict[str, str]:
-    recipe = record.recipe
-    configs: dict[str, Any] = {}
-    for stage in recipe.stages:
-        configs |= flat(stage.name, stage.config)
-    found = {"model": recipe.model, "seed": recipe.seed, **configs}
-    return {_FORBIDDEN.sub("_", name)[:250]: str(value)[:500] for name, value in found.items()}
+def _session(client: Any, run: str) -> Session:
+    from mlflow.entities import Metric
 
+    def send(points: Sequence[Point], when: float) -> None:
+        """Send points of a time in seconds."""
+        metrics = [
+            Metric(_FORBIDDEN.sub("_", f"{stage}/{name}")[:250], value, int(1000 * when), step)
+            for stage, step, values in points
+            for name, value in values.items()
+        ]
+        for first in range(0, len(metrics), MOST_METRICS):
+            client.log_batch(run, metrics=metrics[first : first + MOST_METRICS])
 
-def _name(stage: str, name: str) -> str:
-    return _FORBIDDEN.sub("_", f"{stage}/{name}")[:250]
+    def end(record: RunRecord, metrics: Sequence[Point] | None) -> None:
+        ended = record.finished or record.started
+        if metrics is not None:
+            send(metrics, ended)
+            client.set_tag(run, "lyceum.report", record.report or "")
+        status = {"succeeded": "FINISHED", "failed": "FAILED"}.get(record.status, "KILLED")
+        client.set_terminated(run, status, int(1000 * ended))
+
+    return Session(lambda points: send(points, time.time()), end)
 
 
 TRACKER = Tracker(variables=("MLFLOW_TRACKING_URI",), install="mlflow-skinny", open=open_run)

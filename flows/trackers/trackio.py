@@ -8,29 +8,11 @@ Values are `<stage>/<name>` over the stage's own steps; the numbers of each stag
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from flows.recipe.explain import flat
 from flows.scores.evaluations import Point
 from flows.trackers import Session, Tracker
 from schemas.reports import RunRecord
-
-
-class _Session:
-    """One of its runs, which lasts until ours has ended."""
-
-    def __init__(self, sent: Any) -> None:
-        self._sent = sent
-
-    def log(self, points: Sequence[Point]) -> None:
-        """Send points of curves."""
-        for stage, step, values in points:
-            self._sent.log({f"{stage}/{name}": value for name, value in values.items()}, step=step)
-
-    def end(self, record: RunRecord, metrics: Sequence[Point] | None) -> None:
-        """Send the metrics."""
-        self.log(metrics or ())
-        self._sent.finish()
 
 
 def open_run(record: RunRecord, name: str) -> Session:
@@ -41,7 +23,7 @@ def open_run(record: RunRecord, name: str) -> Session:
     for stage in record.recipe.stages:
         config |= {key: str(value) for key, value in flat(stage.name, stage.config).items()}
     sent = trackio.init(
-        project=os.environ.get("TRACKIO_PROJECT", "lyceum"),
+        project=os.environ.get("TRACKIO_PROJECT") or "lyceum",
         name=name,
         group=record.recipe.name,
         config=config,
@@ -51,7 +33,16 @@ def open_run(record: RunRecord, name: str) -> Session:
         auto_log_gpu=False,
         auto_log_cpu=False,
     )
-    return _Session(sent)
+
+    def log(points: Sequence[Point]) -> None:
+        for stage, step, values in points:
+            sent.log({f"{stage}/{name}": value for name, value in values.items()}, step=step)
+
+    def end(record: RunRecord, metrics: Sequence[Point] | None) -> None:
+        log(metrics or ())
+        sent.finish()
+
+    return Session(log, end)
 
 
 TRACKER = Tracker(

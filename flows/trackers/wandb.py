@@ -6,32 +6,10 @@ the summary, the recipe is the config. `WANDB_MODE=offline` keeps runs in files 
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from flows.scores.evaluations import Point
 from flows.trackers import Session, Tracker
 from schemas.reports import RunRecord
-
-
-class _Session:
-    """One of its runs, which lasts until ours has ended."""
-
-    def __init__(self, sent: Any) -> None:
-        self._sent = sent
-
-    def log(self, points: Sequence[Point]) -> None:
-        """Send points of curves."""
-        for stage, step, values in points:
-            row = {f"{stage}/{name}": value for name, value in values.items()}
-            self._sent.log({**row, f"{stage}/step": step})
-
-    def end(self, record: RunRecord, metrics: Sequence[Point] | None) -> None:
-        """Send the metrics."""
-        for stage, _, values in metrics or ():
-            self._sent.summary.update({f"{stage}/{name}": one for name, one in values.items()})
-        if metrics is not None:
-            self._sent.summary.update({"report": record.report})
-        self._sent.finish(exit_code=0 if record.status == "succeeded" else 1)
 
 
 def open_run(record: RunRecord, name: str) -> Session:
@@ -41,7 +19,7 @@ def open_run(record: RunRecord, name: str) -> Session:
     import wandb
 
     sent = wandb.init(
-        project=os.environ.get("WANDB_PROJECT", "lyceum"),
+        project=os.environ.get("WANDB_PROJECT") or "lyceum",
         id=name,
         name=name,
         resume="allow",
@@ -56,7 +34,20 @@ def open_run(record: RunRecord, name: str) -> Session:
     for stage in record.recipe.stages:
         sent.define_metric(f"{stage.name}/step", hidden=True)
         sent.define_metric(f"{stage.name}/*", step_metric=f"{stage.name}/step")
-    return _Session(sent)
+
+    def log(points: Sequence[Point]) -> None:
+        for stage, step, values in points:
+            row = {f"{stage}/{name}": value for name, value in values.items()}
+            sent.log({**row, f"{stage}/step": step})
+
+    def end(record: RunRecord, metrics: Sequence[Point] | None) -> None:
+        for stage, _, values in metrics or ():
+            sent.summary.update({f"{stage}/{name}": one for name, one in values.items()})
+        if metrics is not None:
+            sent.summary.update({"report": record.report})
+        sent.finish(exit_code=0 if record.status == "succeeded" else 1)
+
+    return Session(log, end)
 
 
 TRACKER = Tracker(variables=("WANDB_PROJECT", "WANDB_API_KEY"), install="wandb", open=open_run)

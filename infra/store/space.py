@@ -1,8 +1,10 @@
 """The disk of this machine's cache: its room, checked before a download instead of in the middle of
 it, and why it cannot be written."""
 
+import os
 import shutil
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from schemas.base import InputError
 
@@ -20,6 +22,14 @@ def require_space(directory: Path, size: int, what: str) -> None:
             f"{what} takes {size / 1e9:.1f} GB, and the disk of {directory} has {free / 1e9:.1f} GB"
             " free. Free some space, or set LYCEUM_CACHE to a directory on another disk."
         )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of the cache: others read it whole, at any moment. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)
 
 
 def unwritable(directory: Path, error: OSError) -> InputError:

@@ -15,6 +15,7 @@ them.
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -49,6 +50,14 @@ SHIPPED = {
     "gemma2-9b-pt": "hf://google/gemma-2-9b",
 }
 """Name -> where Google publishes it; the architectures are `tasks.models.decoder.SIZES`."""
+
+_WINDOWS = {
+    "google/gemma-2-": 8192,
+    "google/gemma-3-270m": 32_768,
+    "google/gemma-3-1b": 32_768,
+    "google/gemma-3-": 131_072,
+}
+"""Beginnings of names on the hub, the longer first -> `max_position_embeddings` (`window`)."""
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COMPANIONS = (
@@ -196,6 +205,19 @@ def check_readable(model: str) -> Literal["model", "adapters"]:
             f"model {model!r} has no config.json and no Orbax checkpoint{others_in(directory)}."
         )
     return "model"
+
+
+def window(model: str) -> int | None:
+    """The longest text, in tokens, that a recipe's `model`, which was checked, was made for; None
+    where neither its name on the hub nor the config.json of its directory tells."""
+    if name := published_as(model):
+        return next((size for start, size in _WINDOWS.items() if name.startswith(start)), None)
+    path = Path(source_of(model).path) / "config.json"
+    if source_of(model).kind != "local" or not path.is_file():
+        return None
+    config = json.loads(path.read_text(encoding="utf-8"))
+    size = (config.get("text_config") or config).get("max_position_embeddings")
+    return size if isinstance(size, int) else None
 
 
 def model_dependencies(model: str) -> dict[str, str | int]:

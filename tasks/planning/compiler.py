@@ -135,13 +135,11 @@ def tpu_mesh(target: str) -> "Mesh":
         devices = topologies.get_topology_desc(platform="tpu", **_topology(kind)).devices
     except (RuntimeError, ValueError, NotImplementedError) as error:
         raise InputError(
-            f"the TPU compiler does not give the topology of {target}: {error}. {INSTALL}"
+            f"the TPU compiler does not give the topology of {target}: {error}. Plans for TPUs need"
+            f" it: {install('tpu')} (200 MB; no TPU needed)."
         ) from error
     assert len(devices) == kind.devices, (target, len(devices))
     return jax.sharding.Mesh(np.array(devices).reshape(-1, 1), (BATCH, TENSOR))
-
-
-INSTALL = f"Plans for TPUs need the TPU compiler: {install('tpu')} (200 MB; no TPU needed)."
 
 
 def _topology(kind: TpuType) -> dict[str, Any]:

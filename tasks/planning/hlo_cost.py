@@ -69,12 +69,8 @@ class Cost:
         )
 
     def times(self, number: float) -> "Cost":
-        return replace(
-            self,
-            flops=number * self.flops,
-            bytes=number * self.bytes,
-            link_bytes=number * self.link_bytes,
-        )
+        flops, moved, sent = (number * one for one in (self.flops, self.bytes, self.link_bytes))
+        return Cost(flops, moved, sent, self.uncounted)
 
 
 def cost_of(text: str, trips: Mapping[str, float] | None = None) -> Cost:

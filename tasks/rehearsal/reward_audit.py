@@ -155,15 +155,10 @@ def text_table(found: dict[str, Any]) -> list[str]:
     rows = list(found["updates"].values())[-1]
     names = [name for name in next(iter(rows.values())) if name not in ("total", "lead")]
     head = ["response", *names, "total", "reference is ahead by"]
-    body = [
-        [
-            response,
-            *(_number(row[name]) for name in names),
-            _number(row["total"]),
-            _lead(row["lead"]),
-        ]
-        for response, row in rows.items()
-    ]
+    body = []
+    for response, row in rows.items():
+        numbers = [_number(row[name]) for name in (*names, "total")]
+        body.append([response, *numbers, _lead(row["lead"])])
     return aligned([head, *body])
 
 

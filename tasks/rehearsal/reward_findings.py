@@ -54,7 +54,8 @@ class Look:
         spreads: dict[str, float] = {}
         found = []
         for config in configs:
-            name, given = config.name, self._given(config.name)
+            name = config.name
+            given = np.concatenate([values[name] for values in self.values.values()])
             if np.isnan(given).all():
                 text = "abstains on every prompt" if self.asked[name].any() else "is asked nothing"
                 found.append(Finding(f"dead:{name}", f"reward {name} {text}, so it scores nothing"))
@@ -120,9 +121,6 @@ class Look:
     def _ahead(self, control: str) -> np.ndarray:
         """(N,) what the reference earns more than a control on each prompt."""
         return self.totals[REFERENCE] - self.totals[control]
-
-    def _given(self, name: str) -> np.ndarray:
-        return np.concatenate([values[name] for values in self.values.values()])
 
     def _alike(self) -> float:
         """The share of prompts on which all responses earn the same."""

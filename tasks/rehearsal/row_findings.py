@@ -16,7 +16,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
-from typing import TypeVar
 
 from schemas.evaluation import HELDOUT, EvalPrompt
 from schemas.examples import ELEMENTS, Example, Format, Prompt, normalise_prompt, tags_of
@@ -30,8 +29,6 @@ _SAME = 40
 _CHANNELS = ("think", "analysis", "reasoning", "proof", "answer", "final")
 _ASKS = re.compile(rf"</({'|'.join(_CHANNELS)})>")
 
-PromptT = TypeVar("PromptT", bound=Prompt)
-
 
 def of_references(examples: Sequence[Example]) -> tuple[list[Finding], list[str]]:
     """Findings about references, and a line for each that fails its own check."""
@@ -42,7 +39,10 @@ def of_references(examples: Sequence[Example]) -> tuple[list[Finding], list[str]
         for one, verdict in zip(examples, verdicts, strict=True)
         if one.check != "none" and not verdict.exact
     ]
-    for family, rows in _by_family(examples).items():
+    families: defaultdict[str, list[Example]] = defaultdict(list)
+    for one in examples:
+        families[one.family or one.source].append(one)
+    for family, rows in families.items():
         judged = [one for one in rows if one.check != "none"]
         wrong = [(one, why) for one, why in refused if (one.family or one.source) == family]
         notes += [f"{_place(one)}: its own check refuses {one.answer[:80]!r}: {why}"
@@ -135,8 +135,9 @@ def of_formats(
                 " channels of the suite or of the rows to the format that is taught"
             )
         elif len(strange) > len(prompts) / 2:
+            tags = "".join(f"<{name}>" for name in _CHANNELS if name in strange[0])
             text = (
-                f"suite {place} asks for {_tags(strange[0])}, and SFT teaches {every}: the trained"
+                f"suite {place} asks for {tags}, and SFT teaches {every}: the trained"
                 " model will not write what is asked for. Teach that format, or ask for the one"
                 " that is taught"
             )
@@ -144,10 +145,6 @@ def of_formats(
             continue
         found.append(Finding(f"format:{place}", text))
     return found
-
-
-def _tags(names: Collection[str]) -> str:
-    return "".join(f"<{name}>" for name in _CHANNELS if name in names)
 
 
 def _example(channels: Format) -> str:
@@ -182,13 +179,6 @@ def of_leaks(trained: Iterable[Prompt], asked: Sequence[EvalPrompt]) -> list[Fin
         )
         found.append(Finding(f"leak:{suite}", text))
     return found
-
-
-def _by_family(rows: Sequence[PromptT]) -> dict[str, list[PromptT]]:
-    families: defaultdict[str, list[PromptT]] = defaultdict(list)
-    for row in rows:
-        families[row.family or row.source].append(row)
-    return families
 
 
 def _place(row: Prompt) -> str:

@@ -1,13 +1,13 @@
 """A server on this machine that stands in for the endpoints of a recipe while it is rehearsed.
 
-It speaks `/v1/chat/completions`, and batch files of such requests (`batch_desk`). A request's model
-is `PROVIDER:MODEL`: where that provider's URL and key are set, the first `ASKED` of its requests go
-there, one by one, and come back as they are; the rest, and all of the others, are answered by rule
-(`tasks.rehearsal.scripted`). So a rehearsal costs cents, or nothing. What is asked of whom is
-counted.
+It speaks `/v1/chat/completions`, batch files of such requests (`batch_desk`), and `/v1/completions`
+for a teacher that scores token ids: to it each is as likely as the next, and a real one would not
+know the small model's. Any other request's model is `PROVIDER:MODEL`: where that provider's URL and
+key are set, the first `ASKED` of its requests go there, one by one, and come back as they are; the
+rest, and all of the others, are answered by rule (`tasks.rehearsal.scripted`). So a rehearsal costs
+cents, or nothing. What is asked of whom is counted.
 """
 
-import http.client
 import json
 import secrets
 import threading
@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+
+import httpx
 
 from schemas.base import InputError
 from tasks.chat.provider import Endpoint, endpoint_of
@@ -114,6 +114,16 @@ class StandIn(ThreadingHTTPServer):
                 _keep_grades(tally, text, value)
         return status, value
 
+    def score(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON that scores a text of token ids."""
+        with self._lock:
+            tally = self.tallies.setdefault(str(body["model"]).removeprefix(PREFIX), Tally())
+            tally.stood_in["teacher"] += 1
+            tally.why_not = "it scores tokens, and those of a rehearsal are not its own"
+        names = [f"token_id:{one}" for one in body["prompt"]]
+        logps = {"tokens": names, "token_logprobs": [None, *[-1.0] * (len(names) - 1)]}
+        return {"choices": [{"text": "", "logprobs": logps}]}
+
     def _endpoint(self, name: str, tally: Tally) -> Endpoint | None:
         if name not in self._endpoints:
             provider = name.partition(":")[0]
@@ -132,16 +142,14 @@ def _forwarded(
     endpoint: Endpoint, body: Mapping[str, Any], model: str
 ) -> tuple[int, dict[str, Any]]:
     """What the real endpoint says."""
-    asked = {**body, "model": model}
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {endpoint.key}"}
-    request = Request(f"{endpoint.url}/chat/completions", json.dumps(asked).encode(), headers)
+    asked, headers = {**body, "model": model}, {"Authorization": f"Bearer {endpoint.key}"}
+    url = f"{endpoint.url}/chat/completions"
     try:
-        with urlopen(request, timeout=_SECONDS) as answered:
-            return answered.status, json.loads(answered.read())
-    except HTTPError as error:
-        said = endpoint.scrub(error.read(10_000).decode("utf-8", "replace"))
-        return error.code, {"error": {"message": said}}
-    except (URLError, OSError, http.client.HTTPException, ValueError) as error:
+        answered = httpx.post(url, json=asked, headers=headers, timeout=_SECONDS)
+        if answered.is_success:
+            return 200, answered.json()
+        return answered.status_code, {"error": {"message": endpoint.scrub(answered.text[:10_000])}}
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         return 502, {"error": {"message": endpoint.scrub(f"{type(error).__name__}: {error}")}}
 
 
@@ -184,6 +192,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = self._path()
         if path == "/chat/completions":
             self._send(*self.server.answer(json.loads(body)))
+            return
+        if path == "/completions":
+            self._send(200, self.server.score(json.loads(body)))
             return
         kind = self.headers.get("Content-Type", "")
         self._send_found(None if path is None else self.server.desk.post(path, body, kind))

@@ -187,12 +187,15 @@ def small(config: Config, sizes: Sizes) -> Config:
     wholes = (*range(most, 0, -1), *range(most + 1, config.batch_size + 1))
     batches = (config.model_copy(update={"batch_size": size}) for size in wholes)
     whole = (one for one in batches if one.sampled and one.sampled % config.group_size == 0)
+    loaded = isinstance(config.teacher, GemmaTeacherConfig)  # with the student's tokenizer
+    teacher = GemmaTeacherConfig(name="gemma", model=config.model) if loaded else config.teacher
     return small_trainer(
         config,
         sizes,
         steps=5,
         batch_size=next(whole).batch_size,
         learning_rate=3e-4,
+        teacher=teacher,
         prompt_length=sizes.prompt_of(config.prompt_length),
         response_length=sizes.answer_of(config.response_length),
     )

@@ -98,6 +98,7 @@ class Trackio:
     runs: dict[str, list[tuple[int, dict[str, float]]]] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
     finished: int = 0
+    away: bool = False
     logged: threading.Event = field(default_factory=threading.Event)
 
     def init(self, **given: Any) -> Any:
@@ -106,6 +107,8 @@ class Trackio:
         rows = self.runs.setdefault(given["name"], [])
 
         def log(values: dict[str, float], step: int) -> None:
+            if self.away:
+                raise ConnectionError("no route to host")
             rows.append((step, values))
             self.logged.set()
 

@@ -105,20 +105,16 @@ def _generation(one: Evaluation, sampling: dict[str, Any] | None) -> dict[str, A
 
 
 def _metrics(one: Evaluation) -> list[dict[str, Any]]:
-    return (
-        [*_METRICS, {"name": "inspect_ai/grouped", "options": _BY_SUITE}]
-        if len(one.suites) > 1
-        else _METRICS
-    )
+    grouped = {"name": "inspect_ai/grouped", "options": _BY_SUITE}
+    return [*_METRICS, *[grouped] * (len(one.suites) > 1)]
 
 
 def _scores(one: Evaluation, items: Sequence[EvalItem]) -> list[dict[str, Any]]:
     """The results: one score per rate that counts anything."""
-    by_suite = (
-        {suite: one.means([item for item in items if item.suite == suite]) for suite in one.suites}
-        if len(one.suites) > 1
-        else {}
-    )
+    by_suite = {
+        suite: one.means([item for item in items if item.suite == suite])
+        for suite in (one.suites if len(one.suites) > 1 else ())
+    }
     scores = []
     for name, mean in one.means(items).items():
         metrics: dict[str, dict[str, Any]] = {

@@ -113,10 +113,9 @@ def _rates(one: Evaluation, task: str, items: Sequence[EvalItem]) -> dict[str, A
 
 
 def _config(one: Evaluation, suite: str) -> dict[str, Any]:
-    higher = one.better_if_higher
     metrics = [
         {"metric": name, "aggregation": "mean"}
-        | ({"higher_is_better": True} if name in higher else {})
+        | ({"higher_is_better": True} if name in one.better_if_higher else {})
         for name in one.outcomes
     ]
     return {
@@ -125,7 +124,7 @@ def _config(one: Evaluation, suite: str) -> dict[str, Any]:
         "output_type": "generate_until",
         "generation_kwargs": _generation(one),
         "description": one.config("instructions", ""),
-        "num_fewshot": 0,
+        "num_fewshot": one.config("shots") or 0,
         "metric_list": metrics,
         "repeats": 1,
         "should_decontaminate": False,

@@ -51,7 +51,7 @@ def test_recipes_are_read_on_a_terminal_of_80_columns(lyceum):
     lines = lyceum("recipes").out.splitlines()
     assert max(map(len, lines)) < 80
     text = " ".join(" ".join(lines).split())
-    assert "takes: 1 h 57 min, 9.39 USD on v5e-8, plus export (planned 2026-11-25)" in text
+    assert "takes: 1 h 57 min, 9.39 USD on v5e-8, plus distill, rebalance, export (pl" in text
     assert "A tiny Gemma 3 learns to reason, on a laptop, from nothing" in text
 
 

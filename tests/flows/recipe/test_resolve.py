@@ -7,7 +7,8 @@ import pytest
 
 from flows.recipe.resolve import resolve
 from schemas.base import InputError
-from tests.fakes.recipe import READS
+from tests.fakes.recipe import EVALUATED, READS, TRAINED
+from tests.tasks.models.small_model import write_small_model
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 
@@ -30,6 +31,21 @@ def test_an_override_of_a_wrong_type_names_the_override_and_the_field(tiny_recip
     wrong = f"--set {override}.*heldout_fraction = 'many' is not valid"
     with pytest.raises(InputError, match=wrong):
         resolve(str(tiny_recipe), [override])
+
+
+@pytest.mark.parametrize(
+    ("model", "most"), [("gemma2-2b-it", 8192), ("hf://google/gemma-2-9b", 8192), ("made", 32_768)]
+)
+def test_a_text_longer_than_its_model_was_made_for_is_refused(tiny_recipe, model, most):
+    """A policy's model is the one that its chain began with."""
+    tiny_recipe.write_text(tiny_recipe.read_text(encoding="utf-8") + TRAINED + EVALUATED)
+    if model == "made":
+        model = str(write_small_model(tiny_recipe.parent / model))
+    given = [f"model={model}", f"stages.sft.config.sequence_length={most}"]
+    assert resolve(str(tiny_recipe), given)
+    wrong = f"sft_eval: prompt_length {most} . response_length 64: .* of at most {most} tokens"
+    with pytest.raises(InputError, match=wrong):
+        resolve(str(tiny_recipe), [*given, f"stages.sft_eval.config.prompt_length={most}"])
 
 
 def test_an_input_of_the_wrong_kind_is_refused(tiny_recipe: Path) -> None:

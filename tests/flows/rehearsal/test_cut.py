@@ -38,6 +38,8 @@ def test_sizes_are_cut_and_formats_checks_rewards_and_suites_stay(tmp_path: Path
     assert (suite["label"], suite["first"], suite["check"]) == ("exam", 8, "numeric")
     assert ready.whole.model == "gemma3-1b-it"
     assert ready.resolved.recipe.name == "sums_rehearsal"
+    assert [one.prompt.line for one in ready.rows.asked] == list(range(1, 21)), "no more is read"
+    assert len(ready.asked["grpo_eval"]) == 8
 
 
 def test_the_first_rows_of_every_source_are_asked(tmp_path: Path) -> None:
@@ -84,12 +86,6 @@ def test_few_bad_rows_pass_as_chance_has_them_and_many_do_not(tmp_path: Path) ->
     ready = cut(tmp_path, RECIPE, 50)
     (teacher,) = config(ready, "distill")["teachers"]
     assert teacher["prompts"][0]["sources"][0]["max_bad_fraction"] == pytest.approx(0.04)
-
-
-def test_only_the_first_rows_are_read(tmp_path: Path) -> None:
-    ready = cut(tmp_path)
-    assert [one.prompt.line for one in ready.rows.asked] == list(range(1, 21))
-    assert len(ready.asked["grpo_eval"]) == 8
 
 
 @pytest.mark.parametrize(

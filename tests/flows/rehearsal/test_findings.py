@@ -36,21 +36,11 @@ def told(
     store = open_store(directory / "store")
     ready: Rehearsed = rehearsed(str(path), (), directory / "data", (), 20, "gemma3-tiny", store)
     specs = ready.resolved.recipe.stages
-    records = {
-        spec.name: StageRecord(
-            name=spec.name, kind=spec.kind, status="ran", metrics=metrics.get(spec.name, {})
-        )
-        for spec in specs
-    }
-    record = RunRecord(
-        run_id="r",
-        recipe=ready.resolved.recipe,
-        target="local",
-        store=store.uri,
-        status="succeeded",
-        started=0.0,
-        stages=tuple(records.values()),
-    )
+    ran = {one.name: {"kind": one.kind, "metrics": metrics.get(one.name, {})} for one in specs}
+    records = {name: StageRecord(name=name, status="ran", **of) for name, of in ran.items()}
+    about: dict[str, Any] = {"recipe": ready.resolved.recipe, "store": store.uri, "run_id": "r"}
+    about |= {"target": "local", "status": "succeeded", "started": 0.0}
+    record = RunRecord(**about, stages=tuple(records.values()))
     stages = {spec.name: StageOutput(spec, store, records[spec.name]) for spec in specs}
     found = findings_of(RunResults(record, stages), ready, tallies or {})
     return {"status": "succeeded", **found}
@@ -58,11 +48,6 @@ def told(
 
 def names(found: dict[str, Any]) -> list[str]:
     return [one["name"] for one in found["findings"]]
-
-
-def test_sound_metrics_have_no_finding(tmp_path: Path) -> None:
-    found = told(tmp_path, SOUND)
-    assert (names(found), exit_code(found)) == ([], 0)
 
 
 def test_a_quota_that_a_generator_fills_when_rows_are_missing_is_no_finding(tmp_path: Path) -> None:
@@ -94,18 +79,18 @@ PLANTED_NAMES = [
 ]
 
 
-def test_planted_metrics_are_named(tmp_path: Path) -> None:
+def test_planted_metrics_are_named_and_sound_ones_are_not(tmp_path: Path) -> None:
     """All at once; each is named, and nothing else is."""
     found = told(tmp_path, {stage: SOUND[stage] | PLANTED[stage] for stage in SOUND})
     assert (names(found), exit_code(found)) == (PLANTED_NAMES, 3)
+    found = told(tmp_path, SOUND)
+    assert (names(found), exit_code(found)) == ([], 0)
 
 
 def test_tests_without_programs_are_what_a_stand_in_cannot_solve(tmp_path: Path) -> None:
     """No finding but a note; where rows have answers, that none is solved is a finding."""
-    lost = {
-        "distill": SOUND["distill"]
-        | {"sources": [SOURCE | {"kept": 0, "dropped": {"unsolved": 20}}]}
-    }
+    unsolved = SOURCE | {"kept": 0, "dropped": {"unsolved": 20}}
+    lost = {"distill": SOUND["distill"] | {"sources": [unsolved]}}
     assert names(told(tmp_path, SOUND | lost)) == ["empty:sums"]
     tested = 'check = "tests"\ntests = { template = "assert twice({answer}) > 0" }'
     recipe = RECIPE.replace('answer = "answer"\ncheck = "numeric"', tested, 1)
@@ -135,10 +120,7 @@ def test_who_answered_is_said_of_every_endpoint(tmp_path: Path) -> None:
     tally = Tally(why_not="no key")
     tally.stood_in["judge"] += 5
     (teacher, judge) = told(tmp_path, SOUND, {"gemini:gemini-9": tally})["endpoints"]
-    assert (teacher["name"], teacher["asked"], teacher["stood_in"]) == (
-        "vllm:openai/gpt-oss-120b",
-        0,
-        0,
-    )
+    assert (teacher["asked"], teacher["stood_in"]) == (0, 0)
+    assert teacher["name"] == "vllm:openai/gpt-oss-120b"
     assert (judge["stages"], judge["roles"], judge["stood_in"]) == (["grpo"], ["judge"], 5)
     assert judge["why"] == "no key"

@@ -62,6 +62,9 @@ def test_of_a_plan_the_price_is_said_too() -> None:
     stages = [{**stage, "cost_usd": 0.5} for stage in one.stages]
     said = "About 1 min 50 s and 2.00 USD by list price, by the plan."
     assert Forecast(RECIPE, stages, True, 1).lines()[1] == said
+    least = Forecast(RECIPE, [*stages[:-1], stages[-1] | {"at_least": {}}], True, 1)
+    said = said.replace("About", "At least").replace("plan.", "plan, and what after will take.")
+    assert least.lines()[1] == said
 
 
 def test_what_is_left_falls_while_stages_run_and_never_below_what_comes_after() -> None:

@@ -34,7 +34,7 @@ class Lab:
     """
 
     def __init__(self, root: Path) -> None:
-        config = {"instructions": "Think.", "response_length": 64, "seed": 7}
+        config = {"instructions": "Think.", "response_length": 64, "seed": 7, "shots": 4}
         config["sampling"] = {"samples": 3, "temperature": 0.8}
         sizes = {"suites": ("heldout", "gsm8k"), "samples": 3, "per_domain": 4, "requests": 4}
         self.store, self.record = write_run(
@@ -174,6 +174,8 @@ def test_results_have_the_structure_of_lm_eval(lab: Lab) -> None:
     tasks = {"reasoning_eval_heldout", "reasoning_eval_gsm8k"}
     parts = "results configs versions n-shot higher_is_better n-samples task_hashes"
     assert all(set(value[part]) == tasks for part in parts.split())
+    assert {one["num_fewshot"] for one in value["configs"].values()} == {4}
+    assert {*value["n-shot"].values()} == {4}
     for config in value["configs"].values():
         assert set(config) <= set(recorded["configs"])
     rates = value["results"]["reasoning_eval_gsm8k"]

@@ -4,6 +4,7 @@ themselves are in tests/campaign."""
 import logging
 import sys
 import threading
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from infra.store.store import Store
 from schemas.job import JobStatus, Progress
 from schemas.reports import RunRecord
 from tasks.running.watch import Watch
+from tests.fakes.process import until
 from tests.fakes.trackers import Mlflow, Trackio, Wandb
 from tests.flows.runs.synthetic_run import with_stage, write_run
 
@@ -57,15 +59,8 @@ def test_nothing_is_imported_or_said_where_nothing_is_configured(run, monkeypatc
         monkeypatch.setitem(sys.modules, name, None)  # to import it would raise
     assert trackers.TRACKERS.names() == ("mlflow", "trackio", "wandb")
     assert sent(run) == []
-
-
-def test_what_is_configured_and_not_installed_is_named_with_the_command(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    assert sent(run) == [
-        "run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for: it is not"
-        " installed; `uv pip install mlflow-skinny`"
-    ]
+    watch = Watch()
+    assert trackers.followed(watch) is watch
 
 
 def test_mlflow_gets_curves_metrics_and_configs(run, monkeypatch, capsys):
@@ -153,8 +148,9 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
     watch = Watch(say=lambda about, text: said.append((about, text)))
     post_train.publish_report(made[0], log, watch)
     assert str(fake.summary["report"]).endswith("runs/demo-1/report.html")
-    [(about, text)] = said
-    assert (about, text.partition(",")[0]) == ("trackers", "run demo-1 was not sent to mlflow")
+    why = "it is not installed; `uv pip install mlflow-skinny`"
+    asked = "run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for"
+    assert said == [("trackers", f"{asked}: {why}")]
 
 
 def training(done: int, **values: float) -> JobStatus:
@@ -181,22 +177,27 @@ def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(ru
     assert fake.given["private"] is True
 
 
-def test_a_run_that_goes_on_is_in_the_curve_of_the_one_that_was_stopped(tmp_path, monkeypatch):
+@pytest.mark.parametrize("ended", ["cancelled", "failed"])
+def test_a_run_that_goes_on_is_in_the_curve_of_the_one_before(tmp_path, monkeypatch, ended):
+    """A run that was stopped has sent what its stages had said by then, one that failed all."""
     (fake := Trackio()).install(monkeypatch)
     store, first = write_run(tmp_path, stop_before="grpo")
-    first = first.model_copy(update={"status": "cancelled"})
+    first = first.model_copy(update={"status": ended})
     store.write_json(record_name(first.run_id), first)
     watch = trackers.followed(Watch())
     watch.record(first.model_copy(update={"status": "running"}))
     watch.progress("sft", training(1, loss=3.0))
     watch.record(first)
+    if ended == "failed":
+        assert sent(read_results(store, first)) == []
     assert fake.finished == 1, "a run that was stopped is closed, too"
     _, second = write_run(tmp_path, "demo-2")
     later = with_stage(second, "sft", status="cached")
     later = later.model_copy(update={"started": first.started + 1000, "recipe": first.recipe})
     assert sent(read_results(store, later)) == []
     assert list(fake.runs) == ["demo-1"], "the second run has no curves of its own"
-    assert fake.curve("sft/loss") == [(1, 3.0)], "the first run has sent what is cached"
+    steps = [step for step, _ in fake.curve("sft/loss")]
+    assert steps == [1] * (ended == "cancelled") + [*range(1, 40)]
     assert len(fake.curve("grpo/loss")) > 1
 
 
@@ -206,29 +207,54 @@ def test_a_run_goes_on_with_those_since_the_last_that_succeeded(made):
         return made[1].model_copy(update=told)
 
     other = made[1].recipe.model_copy(update={"seed": 5})
-    known = [one(1, "failed"), one(2, "succeeded"), one(3, "paused")]
-    known += [one(4, "failed", recipe=other), one(5, "cancelled")]
-    assert trackers.first_name(one(6, "running"), known) == "r3"
-    assert trackers.first_name(one(2, "running"), known) == "r1"
-    assert trackers.first_name(one(6, "running", target="v5e-8"), known) == "r6"
+    elsewhere = one(3, "running", process=None)  # killed there, as far as anybody can tell
+    known = [one(1, "failed"), one(2, "succeeded"), elsewhere]
+    known += [one(4, "failed", recipe=other), one(5, "paused")]
+    assert trackers.continued(one(6, "running"), known) == ("r3", set())
+    name, whole = trackers.continued(one(2, "running"), known)
+    assert (name, {"sft", "grpo_eval"} <= whole) == ("r1", True)
+    assert trackers.continued(one(6, "running", target="v5e-8"), known) == ("r6", set())
 
 
-def test_a_stage_never_waits_for_a_tracker(run, monkeypatch):
+def test_a_tracker_that_was_lost_gets_the_rest_in_the_end(run, monkeypatch):
+    (fake := Trackio()).install(monkeypatch)
+    said: SimpleQueue[str] = SimpleQueue()
+    watch = trackers.followed(Watch(say=lambda about, text: said.put(text)))
+    watch.record(run.record.model_copy(update={"status": "running"}))
+    watch.progress("sft", training(1, loss=3.0))
+    assert fake.logged.wait(30)
+    fake.away = True
+    watch.progress("sft", training(2, loss=1.5))
+    assert said.get(timeout=30).endswith("no route to host; it is tried again when the run ends")
+    fake.away = False
+    assert sent(run) == []
+    assert [step for step, _ in fake.curve("sft/loss")] == [*range(1, 40)]
+    assert (fake.finished, said.empty()) == (1, True)
+
+
+def test_no_stage_waits_for_a_tracker_and_no_run_for_ever(run, monkeypatch, capsys):
     (fake := Trackio()).install(monkeypatch)
     begin, init = threading.Event(), fake.init
 
     def slow(**given: Any) -> Any:
+        print("a tracker's own words")  # noqa: T201
         assert begin.wait(30)
         return init(**given)
 
     monkeypatch.setattr(sys.modules["trackio"], "init", slow)
-    watch = trackers.followed(Watch())
+    monkeypatch.setattr(trackers, "END_SECONDS", 0.01)
+    said: list[str] = []
+    watch = trackers.followed(Watch(say=lambda about, text: said.append(text)))
     watch.record(run.record.model_copy(update={"status": "running"}))
     for step in range(1, 40):
         watch.progress("sft", training(step, loss=3.0 / step))
-    begin.set()
     assert sent(run) == []
+    assert said == ["run demo-1: trackio did not take it in 0.01 s"]
+    print("{}")  # noqa: T201  an answer
+    begin.set()
+    until(lambda: fake.finished)
     assert len(fake.curve("sft/loss")) == 39
+    assert capsys.readouterr() == ("{}\n", "a tracker's own words\n")
 
 
 def test_a_watch_that_sees_two_runs_sends_both_while_they_go_on(run, monkeypatch):
@@ -241,8 +267,3 @@ def test_a_watch_that_sees_two_runs_sends_both_while_they_go_on(run, monkeypatch
         watch.record(begun.model_copy(update={"status": "paused"}))
         assert fake.curve("sft/loss", name) == [(2, 1.5)]
     assert fake.finished == 2
-
-
-def test_without_a_tracker_a_watch_stays_as_it_is() -> None:
-    watch = Watch()
-    assert trackers.followed(watch) is watch

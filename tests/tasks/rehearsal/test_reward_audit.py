@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,11 @@ def grounded(count: int = 12, *, quoted: bool, channels: Any = "trace") -> list[
 
 
 def findings(examples, *rewards, updates=1, response_length=64, **config) -> dict[str, str]:
-    scorer = Scorer(parse_rewards(rewards, "rewards"), Resources({}, answers=None))
-    try:
+    with closing(Scorer(parse_rewards(rewards, "rewards"), Resources({}, answers=None))) as scorer:
         found = audit(
             RewardAudit.parse(config), examples, scorer, updates=updates,
             response_length=response_length, tokens=lambda text: len(text.split()),
         )  # fmt: skip
-    finally:
-        scorer.close()
     return {one["name"]: one["text"] for one in found["findings"]}
 
 
@@ -190,16 +188,14 @@ def test_references_that_fail_their_check_or_do_not_fit_are_found() -> None:
 
 def test_what_is_allowed_lets_the_stage_go_on_and_what_is_not_ends_it() -> None:
     examples = grounded(quoted=False)
-    scorer = Scorer(parse_rewards([{"name": "dipg"}], "rewards"), Resources({}, answers=None))
     given = {"updates": 1, "response_length": 64, "tokens": len}
-    try:
+    rewards = parse_rewards([{"name": "dipg"}], "rewards")
+    with closing(Scorer(rewards, Resources({}, answers=None))) as scorer:
         found = audit(RewardAudit(), examples, scorer, **given)
         with pytest.raises(AuditFailed, match=r"control:abstain.*\n(.*\n)*reference +.*\nempty"):
             require_allowed(found)
         allow = {one["name"]: "meant" for one in found["findings"]} | {"flat:dipg": "meant, too"}
         found = audit(RewardAudit(allow=allow), examples, scorer, **given)
-    finally:
-        scorer.close()
     require_allowed(found)
     assert found["not_found"] == ["flat:dipg"]
 
@@ -211,16 +207,14 @@ def test_a_stage_leaves_the_audit_or_ends_with_its_table(tmp_path: Path) -> None
     config = grpo.Config.parse(table)
     job = job_at(tmp_path, config, {"prompts": tmp_path})
     free = [one.model_copy(update={"check": "none"}) for one in sums()]
-    scorer = Scorer(parse_rewards(config.rewards, "rewards"), Resources({}, answers=None))
-    try:
+    rewards = parse_rewards(config.rewards, "rewards")
+    with closing(Scorer(rewards, Resources({}, answers=None))) as scorer:
         write_jsonl(tmp_path / "train.jsonl", sums())
         audit_rewards(job, config.audit, scorer, tiny_tokenizer())
         assert json.loads((job.out / "reward_audit.json").read_text())["findings"] == []
         write_jsonl(tmp_path / "train.jsonl", free)
         with pytest.raises(AuditFailed, match=r"dead:exact_answer(.*\n)*reference +1 +abs"):
             audit_rewards(job, config.audit, scorer, tiny_tokenizer())
-    finally:
-        scorer.close()
 
 
 def test_prompts_are_taken_in_turn_from_every_domain_check_and_grounding() -> None:

@@ -91,7 +91,8 @@ def test_a_suite_or_a_stage_that_reads_another_format_than_is_taught_is_named(
 
 
 def test_a_suite_that_asks_for_other_tags_than_are_taught_is_named() -> None:
-    asked: dict[str, Any] = {"gym": [GYM] * 3, "plain": ["Why?"] * 3, "own": [OURS]}
+    html = "Close <div>...</div> and <b>x</b>."  # which asks for nothing
+    asked: dict[str, Any] = {"gym": [GYM] * 3, "plain": ["Why?", html, html], "own": [OURS]}
     for taught, named, tags in (
         ("trace", "format:gym", "<think><proof><answer>"),
         ("xml", "format:own", "<reasoning><answer>"),
@@ -100,11 +101,6 @@ def test_a_suite_that_asks_for_other_tags_than_are_taught_is_named() -> None:
         found = of_formats([taught], read)  # type: ignore[list-item]
         assert [one.name for one in found] == [named]
         assert f"asks for {tags}, and SFT teaches" in found[0].text
-
-
-def test_html_in_a_prompt_asks_for_nothing() -> None:
-    html = "Close <div>...</div> and <b>x</b>."
-    assert of_formats(["trace"], {"code": [(html, "trace")]}) == []
 
 
 def test_prompts_that_are_trained_on_are_named_with_both_places() -> None:

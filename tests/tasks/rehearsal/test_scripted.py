@@ -11,7 +11,6 @@ from tasks.evaluation.channels import channels_of
 from tasks.judging.anchors import ANCHORS
 from tasks.judging.bench import Case
 from tasks.judging.hardening import worthless
-from tasks.judging.judge import Question
 from tasks.judging.rulings import read_text
 from tasks.judging.sheets import question
 from tasks.rehearsal.first_rows import Asked, FirstRows
@@ -97,18 +96,14 @@ def test_a_judge_puts_the_anchors_into_order(config: Any) -> None:
         trace = read(anchor.response)
         assert trace is not None
         one, mark = question(case.sheet, case.material(trace.reasoning, trace.answer))
-        grades = read_text(said(script, text_of(one)), case.sheet.items, mark)
+        text = one.messages[-1]["content"]
+        assert role_of(text) == "judge"
+        grades = read_text(said(script, text), case.sheet.items, mark)
         values.setdefault(anchor.question, []).append((anchor.score, case.value(grades.values)))
     both = [pair for grades in values.values() for pair in product(grades, grades)]
     pairs = [(better, worse) for (score, better), (other, worse) in both if score > other]
     order = sum((b > w) + 0.5 * (b == w) for b, w in pairs) / len(pairs)
     assert order >= 0.8
-
-
-def text_of(one: Question) -> str:
-    text = one.messages[-1]["content"]
-    assert role_of(text) == "judge"
-    return str(text)
 
 
 def test_rubrics_are_as_many_as_are_asked_for_and_readable() -> None:

@@ -3,10 +3,12 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
 
 from infra.store.answers import Answers
@@ -14,6 +16,7 @@ from infra.store.store import open_store
 from schemas.examples import Domain, Prompt
 from tasks.chat.batch_files import ask_all
 from tasks.chat.request import ChatRequest
+from tasks.distillation.endpoint_teacher import EndpointTeacher, EndpointTeacherConfig
 from tasks.judging.sheets import Item, Sheet, question
 from tasks.rehearsal.first_rows import Asked, FirstRows
 from tasks.rehearsal.scripted import Script
@@ -98,6 +101,16 @@ def test_the_router_is_asked_through_it(stand_in, monkeypatch, tmp_path):
     with asking(config, lesson) as ask_router:
         assert ask_router(["Write a poem about the sea."]) == [Domain.CREATIVE]
     assert stand_in.tallies["gemini:g"].stood_in == {"router": 1}
+
+
+def test_a_teacher_that_scores_token_ids_finds_each_as_likely(stand_in, monkeypatch, tmp_path):
+    monkeypatch.setenv(URL_VARIABLE, stand_in.url)
+    table = {"name": "endpoint", "provider": "rehearsal", "model": "rehearsal-4/vllm:t"}
+    config, answers = EndpointTeacherConfig.parse(table), Answers(open_store(tmp_path))
+    with closing(EndpointTeacher(config, answers, pad_id=0, account="test")) as teacher:
+        logps = teacher.score(np.array([[0, 5]]), np.array([[7, 8, 0]])).logps
+    assert logps.tolist() == [[-1.0, -1.0, 0.0]]
+    assert stand_in.tallies["vllm:t"].stood_in == {"teacher": 1}
 
 
 def test_a_teacher_that_answers_through_batch_files_gets_them(stand_in, tmp_path):

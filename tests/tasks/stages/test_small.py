@@ -49,6 +49,7 @@ def test_on_policy_distillation_samples_whole_groups(group, fraction, batch):
     small = kind.small(kind.config.parse(GKD | {"group_size": group, "loss": loss}), LAPTOP)
     assert small.batch_size == batch
     assert small.sampled % group == 0
+    assert small.teacher.model == small.model, "another family's has another tokenizer"
     assert kind.small(small, LAPTOP) == small
 
 

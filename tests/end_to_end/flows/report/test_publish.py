@@ -37,7 +37,7 @@ def report(results: RunResults) -> Report:
 
 
 def plan(resolved: ResolvedRecipe, store: Store) -> str:
-    return markdown(list(plan_page(resolved, store)))
+    return markdown(list(plan_page(resolved, store, "local")))
 
 
 def commit_first_stage(store: Store, resolved: ResolvedRecipe, out: Path) -> None:
