@@ -224,4 +224,4 @@ def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatc
         scores = scorer.score(prompts, [Response(text) for text in ("x", "y", "", "?")])
     assert scores.details == {"judge": [{}, {"said": "y"}, {}, {"said": "?"}]}
     np.testing.assert_array_equal(scores.components["judge"], [np.nan, 1.0, 0.0, np.nan])
-    assert scores.total.tolist() == [0.0, 0.5, 0.0, 0.0]
+    assert scores.total.tolist() == [0.0, 0.5, 0.0, 0.25]
