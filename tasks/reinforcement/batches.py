@@ -218,8 +218,9 @@ class RolloutBatches:
 
     def _count_on(self, index: int) -> None:
         """Count on from what rewards had counted when a rollout was scored: a judge's costs, since
-        it is not asked again."""
-        if self.scorer and (values := self.journal.get(f"{self._entry(index)}.values")):
+        it is not asked again. All hosts read the journal, since they agree on what it has."""
+        values = self.journal.get(f"{self._entry(index)}.values")
+        if self.scorer and values:
             self.scorer.count_on(values[0])
 
     def _prompts(self, chosen: list[int]) -> list[Prompt]:
