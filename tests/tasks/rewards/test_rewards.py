@@ -101,12 +101,6 @@ def test_an_abstention_moves_a_response_neither_up_nor_down_among_those_to_its_p
     np.testing.assert_array_equal(total, [0.25, 0.4375, 0.625, np.nan, 1.0])
 
 
-def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():
-    scores = score(BOTH, [prompt(check="none"), prompt()], [trace("4"), trace("4")])
-    assert np.isnan(scores.components["exact_answer"]).tolist() == [True, False]
-    assert scores.total.tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
