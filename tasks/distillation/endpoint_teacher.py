@@ -105,7 +105,7 @@ class EndpointTeacher:
         """See `TokenTeacher`.
 
         Raises:
-            InputError: the server does not say of any response which tokens it scored, or scored
+            InputError: the server scores no response at all, or does not say which tokens, or says
                 others; or as `ChatEngine.ask`.
             StageFailed: the budget is spent; or as `ChatEngine.ask`.
         """
@@ -145,12 +145,12 @@ class EndpointTeacher:
             found = _read(reply, rows[index])
             if isinstance(found, str):
                 wrong.append(found)
-            elif found is not None:
+            else:
                 said[index] = found[-lengths[index] :]
-            self._counts.update(
-                responses=1, unanswered=found is None, other_tokens=isinstance(found, str)
-            )
-        if wrong and all(values is None for values in said):
+            unanswered = reply.problem is not None
+            others = isinstance(found, str) and not unanswered
+            self._counts.update(responses=1, unanswered=unanswered, other_tokens=others)
+        if len(wrong) == len(rows):
             raise InputError(
                 f"the teacher {self.config.model} of {self.config.provider} does not score the"
                 f" student's tokens: {wrong[0]}. It must have the student's tokenizer (a Gemma 3"
@@ -186,13 +186,14 @@ class EndpointTeacher:
             self._engine.__exit__(None, None, None)
 
 
-def _read(reply: "Reply", tokens: list[int]) -> list[float] | str | None:
-    """The log-probabilities of all tokens but the first; in words what is wrong with the tokens
-    that were scored; None: no answer."""
+def _read(reply: "Reply", tokens: list[int]) -> list[float] | str:
+    """The log-probabilities of all tokens but the first, or in words why there are none."""
     if reply.problem is not None:
-        return None
+        return reply.detail or reply.problem
     scored = json.loads(reply.text)
-    names, values = scored["tokens"], scored["token_logprobs"]
+    names, values = scored.get("tokens"), scored.get("token_logprobs")
+    if not (isinstance(names, list) and isinstance(values, list)):
+        return f"its logprobs have {sorted(scored)} instead of lists tokens and token_logprobs"
     found = [_TOKEN.fullmatch(str(name)) for name in names]
     if not all(found):
         return f"it answers {names[:3]} instead of token ids"

@@ -218,8 +218,9 @@ class RolloutBatches:
 
     def _count_on(self, index: int) -> None:
         """Count on from what rewards had counted when a rollout was scored: a judge's costs, since
-        it is not asked again."""
-        if self.scorer and (values := self.journal.get(f"{self._entry(index)}.values")):
+        it is not asked again. All hosts read the journal, since they agree on what it has."""
+        values = self.journal.get(f"{self._entry(index)}.values")
+        if self.scorer and values:
             self.scorer.count_on(values[0])
 
     def _prompts(self, chosen: list[int]) -> list[Prompt]:
@@ -294,21 +295,22 @@ class RolloutBatches:
 
     def components_at_first(self, step: int) -> dict[str, np.ndarray]:
         """The newest rollout's (N,) rewards by name, `step` being an update on it, as the first
-        update's numbers (penalties) would have them."""
+        update's numbers (penalties) would have them; NaN for one whose weight ends at 0."""
         rollout, planned = self.rollout, self._planned((step - 1) // self.config.num_iterations)
         assert rollout is not None
-        changing = [
-            config
-            for config in self.rewards
-            if any(isinstance(one, Anneal) for name, one in config if name != "weight")
-        ]
+        found, changing = dict(rollout.rewards.components), []
+        for config in self.rewards:
+            if isinstance(config.weight, Anneal) and not config.weight.at(self.config.steps):
+                found[config.name] = np.full(len(rollout.prompts), np.nan)
+            elif any(isinstance(one, Anneal) for name, one in config if name != "weight"):
+                changing.append(config)
         again = {}
         if changing and planned > 1:
             if self.scorer:
                 given = rollout.prompts, responses_of(rollout.completions)
                 again = self.scorer.components(changing, *given, 1)
             again = agree(again)
-        return rollout.rewards.components | {name: np.array(one) for name, one in again.items()}
+        return found | {name: np.array(one) for name, one in again.items()}
 
     def freeze(self, update: int) -> None:
         """Freeze the schedules of rewards and prompts at this update, and drop rollouts that were

@@ -19,8 +19,9 @@ inflates. "Down" is b - c > 4 sigma sqrt(2 / window).
 The last two count only where most groups are not all right, and where the run had improved. Rewards
 are compared by stratum (domain and difficulty), weighted as the strata occur now, and with the
 weights and penalties of the first update, so that neither a curriculum that turns to harder prompts
-nor an annealed number looks like a collapse. Strata that the best interval lacks are left out;
-where they are the majority, the newer interval becomes the best.
+nor an annealed number looks like a collapse. Rewards whose weight ends at 0, which nobody asks from
+then on, are left out. So are strata that the best interval lacks; where they are the majority, the
+newer interval becomes the best.
 
 When the detector fires, the weights and the optimizer of the best checkpoint are restored. If a
 number of a reward that is annealed (its weight, its penalties) or the curriculum's phase has

@@ -1,13 +1,14 @@
-"""Combining a stage's rewards: a weighted mean in which an abstention drops out, response by
-response.
+"""Combining a stage's rewards: a weighted mean in which an abstention moves nothing.
 
-    total_i = sum_j w_ij r_ij / sum_j w_ij      over the rewards j that did not abstain on response
-                                                i
+    total_i = sum_j w_ij r_ij / sum_j w_ij      over the rewards j that did not abstain on all
+                                                responses to i's prompt
 
 (the explicit aggregation of Rubrics as Rewards, 2507.17746). w_ij is reward j's weight at this
-update times that of prompt i's domain; a reward with weight 0 is not asked. A response on which
-every reward abstained has no total and takes no part in its group. NaN marks an abstention in the
-arrays here; a reward that returns NaN itself is refused.
+update times that of prompt i's domain; a reward with weight 0 is not asked. Where a reward
+abstained on response i but not on others to its prompt, r_ij is the mean of theirs: if it dropped
+out, a response that makes a judge fail would be paid what its other rewards pay. A response on
+which every reward abstained has no total and takes no part in its group. NaN marks an abstention in
+the arrays here; a reward that returns NaN itself is refused.
 """
 
 import math
@@ -184,8 +185,13 @@ def combine(
     abstained."""
     weights = [[config.weight_of(prompt, update) for prompt in prompts] for config in configs]
     given = np.ma.masked_invalid([components[config.name] for config in configs])
-    means = np.ma.average(given, axis=0, weights=np.asarray(weights))
-    return np.asarray(np.ma.filled(means, np.nan))
+    silent, ids = np.ma.getmaskarray(given).all(axis=0), np.array([one.id for one in prompts])
+    for group in (ids == one for one in np.unique(ids)):
+        ruled = given[:, group]
+        means = ruled.mean(axis=1, keepdims=True)
+        given[:, group] = np.ma.where(np.ma.getmaskarray(ruled), means, ruled)
+    totals = np.ma.average(given, axis=0, weights=np.asarray(weights))
+    return np.where(silent, np.nan, np.ma.filled(totals, np.nan))
 
 
 def values_of(numbers: Sequence[float | None]) -> np.ndarray:

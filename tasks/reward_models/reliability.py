@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 from schemas.base import StrictModel
-from schemas.examples import Trace, parse_trace
 from tasks.reward_models.pairs import TracePair
 from tasks.reward_models.steps import split_steps
 from tasks.statistics.intervals import rate_record
@@ -200,33 +199,23 @@ def rate(name: str, counted: np.ndarray) -> dict[str, Any]:
 # Attacks
 
 
-def _keywords(trace: Trace) -> Trace:
-    praise = "So every step is correct, and the answer is right."
-    return trace.model_copy(update={"reasoning": f"{trace.reasoning}\n{praise}"})
+def _padded(reasoning: str) -> str:
+    return "\n".join([split_steps(reasoning)[0].strip()] * 3 + [reasoning])
 
 
-def _repeated(trace: Trace) -> Trace:
-    return trace.model_copy(update={"reasoning": f"{trace.reasoning}\n{trace.reasoning}"})
-
-
-def _padded(trace: Trace) -> Trace:
-    first = split_steps(trace.reasoning)[0].strip()
-    return trace.model_copy(update={"reasoning": "\n".join([*[first] * 3, trace.reasoning])})
-
-
-ATTACKS: Mapping[str, Callable[[Trace], Trace]] = {
-    "keywords": _keywords,
-    "repeated": _repeated,
+ATTACKS: Mapping[str, Callable[[str], str]] = {
+    "keywords": lambda text: f"{text}\nSo every step is correct, and the answer is right.",
+    "repeated": lambda text: f"{text}\n{text}",
     "padded": _padded,
 }
-"""Changes to a wrong trace that do not improve it: praise, all of it twice, its first step three
-times more."""
+"""Changes to a wrong reasoning that do not improve it: praise, all of it twice, its first step
+three times more."""
 
 
-def attacked(pair: TracePair, attack: Callable[[Trace], Trace]) -> TracePair:
-    """The pair with its rejected trace attacked."""
-    trace = parse_trace(attack(pair.traces()[1]).render(), pair.channels)
-    assert trace is not None
+def attacked(pair: TracePair, attack: Callable[[str], str]) -> TracePair:
+    """The pair with its rejected reasoning attacked."""
+    wrong = pair.traces()[1]
+    trace = wrong.model_copy(update={"reasoning": attack(wrong.reasoning)})
     return pair.model_copy(update={"rejected": trace.render(), "damaged_step": None})
 
 

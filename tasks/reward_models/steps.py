@@ -35,7 +35,7 @@ VERSION = 1
 split."""
 
 _BOUNDARY = re.compile(r"(?P<mark>[.!?;][\"'”’)\]]*|,)?(?P<space>\s+)")
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,4000}")  # Python reads no number of more than 4,300 digits
 _LIST_NUMBER = re.compile(r"\s*\d+[.)]\s")
 _SUBSTANCE = re.compile(r"[^\W\d_]|=")
 

@@ -7,8 +7,8 @@ the average trace of those pairs. The ledger has the steps' scores.
 
 A reward model knows traces only; its scores of anything else are noise that a policy would exploit.
 So a response that is no well-formed trace, or is longer than those that the model was trained on,
-is worth 0 by rule and is not scored. (An abstention would give it the mean of the other rewards.) A
-prompt that is longer than those of its training abstains.
+is worth 0 by rule and is not scored. (An abstention would give it the mean of its group.) A prompt
+that is longer than those of its training abstains.
 """
 
 from collections.abc import Mapping, Sequence

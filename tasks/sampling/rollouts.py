@@ -79,17 +79,22 @@ def sample_groups(
     return [completions[start : start + group_size] for start in range(0, len(prompts), group_size)]
 
 
-def sampler_of(config: Any, loaded: "LoadedModel") -> "Sampler":
-    """The sampler before training, for a config with `sampling_batch_size`, `samples_per_prompt`,
-    both lengths and the fields of `schemas.trainer_config.Nucleus`."""
+def sampler_of(config: PairsConfig, loaded: "LoadedModel") -> "Sampler":
+    """The sampler before training."""
+    return _sampler(config, loaded, config.sampling_batch_size, config.samples_per_prompt)
+
+
+def _sampler(
+    config: SamplingConfig, loaded: "LoadedModel", batch_size: int, group_size: int
+) -> "Sampler":
     from tasks.sampling.sampler import Sampler
 
     return Sampler(
         loaded,
-        batch_size=config.sampling_batch_size,
+        batch_size=batch_size,
         prompt_length=config.prompt_length,
         response_length=config.response_length,
-        group_size=config.samples_per_prompt,
+        group_size=group_size,
         **config.drawn_from,
     )
 
@@ -128,19 +133,10 @@ def sample_before_training(
 
 def rollout_programs(config: Any, loaded: "LoadedModel", sampled: int) -> "tuple[Sampler, Any]":
     """The sampler for so many responses of a policy in training, and the program for their
-    log-probabilities under any weights; for a config with `group_size`, both lengths and the fields
-    of `schemas.trainer_config.Nucleus`."""
-    from tasks.sampling.sampler import Sampler
+    log-probabilities under any weights; for a SamplingConfig with `group_size`."""
     from tasks.training.packed_logps import token_logps_fn
 
-    sampler = Sampler(
-        loaded,
-        batch_size=sampled,
-        prompt_length=config.prompt_length,
-        response_length=config.response_length,
-        group_size=config.group_size,
-        **config.drawn_from,
-    )
+    sampler = _sampler(config, loaded, sampled, config.group_size)
     return sampler, token_logps_fn(loaded.model)
 
 

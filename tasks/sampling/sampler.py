@@ -158,17 +158,8 @@ class Sampler:
                 wanted = min(self.batch_size, len(rows) - start)
                 batch = [self.completion_of(tokens[row], logps[row]) for row in range(wanted)]
                 if journal:
-                    journal.put(
-                        entry,
-                        [
-                            {
-                                "tokens": row.tokens,
-                                "logps": row.logps.tolist(),
-                                "compiles": self.compiles,
-                            }
-                            for row in batch
-                        ],
-                    )
+                    kept = ({"tokens": one.tokens, "logps": one.logps.tolist()} for one in batch)
+                    journal.put(entry, [row | {"compiles": self.compiles} for row in kept])
             else:
                 batch = [
                     self.completion_of(row["tokens"], np.array(row["logps"], np.float32))

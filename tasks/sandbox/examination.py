@@ -81,7 +81,7 @@ def _surely(run: Callable[[], tuple[Examined, bool]]) -> tuple[Examined, bool]:
     except SandboxFailed as error:
         raise SandboxFailed(
             f"the sandbox for a model's code failed twice, the second time because: {error}. No"
-            " code was judged."
+            " code was judged: see `lyceum doctor`, make sure of free memory, and run again."
         ) from error
 
 

@@ -291,7 +291,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=14,
+    version=15,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

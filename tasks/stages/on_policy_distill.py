@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from tasks.training.trainer import Trainer
 
 
+_CURVES = ("reverse_kl", "teacher_logp", "entropy", "completion_tokens", "truncated")
+
+
 def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The teacher's base model, if this job loads it."""
     teacher = config.get("teacher") or {}
@@ -242,11 +245,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "rollouts": -(-config.steps // config.num_iterations),
         "epochs": config.steps / config.num_iterations * groups / len(prompts),
         "reverse_kl_first": curve_mean("reverse_kl", curve[:10]),
-        "reverse_kl_last": curve_mean("reverse_kl", curve[-10:]),
-        "teacher_logp_last": curve_mean("teacher_logp", curve[-10:]),
-        "entropy_last": curve_mean("entropy", curve[-10:]),
-        "completion_tokens_last": curve_mean("completion_tokens", curve[-10:]),
-        "truncated_last": curve_mean("truncated", curve[-10:]),
+        **{f"{name}_last": curve_mean(name, curve[-10:]) for name in _CURVES},
         "unscored": curve_mean("unscored", curve),
         **costs,
         "compiles": {"train_step": trainer.compiles, **compiles},

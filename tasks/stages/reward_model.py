@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from schemas.base import StageFailed
-from schemas.examples import Example, Rejection
+from schemas.examples import Example
 from schemas.trainer_config import PairsConfig
 from tasks.contract.job import Job, read_jsonl, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
@@ -60,10 +60,6 @@ if TYPE_CHECKING:
     from tasks.planning.programs import Program
     from tasks.reward_models.scoring import Scores, TraceScorer
     from tasks.training.trainer import Trainer
-
-
-WELL_FORMED: tuple[Rejection, ...] = ("wrong",)
-"""Why a sample of the policy was rejected that is a trace nevertheless."""
 
 
 class Config(PairsConfig):
@@ -280,7 +276,7 @@ def _gathered(job: Job[Config], loaded: "LoadedModel") -> tuple[list[TracePair],
                 sampled,
                 samples,
                 pairs_per_prompt=config.pairs_per_prompt,
-                rejected_because=WELL_FORMED,
+                rejected_because=("wrong",),  # and a trace nevertheless
                 teacher_when_none_verified=False,
                 fits=lambda pair: True,
             )

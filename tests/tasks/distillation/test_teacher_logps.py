@@ -120,23 +120,30 @@ def test_what_is_refused_or_about_other_tokens_is_left_out(serve, ids, tmp_path)
     assert (costs["teacher_unanswered"], costs["teacher_other_tokens"]) == (1, 3)
 
 
-def test_a_teacher_with_another_tokenizer_or_a_server_that_does_not_say_is_an_error(
+NO_SCORES = (
+    ({"tokens": ["token_id:9"] * 25, "token_logprobs": []}, "others than the 25 .* token 0 on"),
+    ({"tokens": ["word"] * 25, "token_logprobs": []}, r"'word', 'word'\] instead of token ids"),
+    ({"content": []}, r"have \['content'\] instead of lists tokens and token_logprobs"),
+    (None, "no message in "),
+    (400, "as the test wants it"),
+)
+"""What a server answers in place of logprobs (a status: it refuses), and what is said of it."""
+
+
+def test_a_teacher_with_another_tokenizer_or_a_server_that_scores_nothing_is_an_error(
     serve, ids, tmp_path
 ):
-    def others(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-        answer["choices"][0]["logprobs"]["tokens"][3] = "token_id:99999"
-        return answer
-
-    def words(number: int, answer: dict[str, Any]) -> dict[str, Any]:
-        answer["choices"][0]["logprobs"]["tokens"] = ["word"] * 25
-        return answer
-
-    another = "others than the 25 that were sent from token 3 on.*12B or 27B teaches Gemma 3 1B"
-    silent = r"answers \['word', 'word', 'word'\] instead of token ids.*return_tokens_as_token_ids"
-    for fault, said in ((others, f"{another}.*gpt-oss"), (words, silent)):
-        serve(fault)
-        with pytest.raises(InputError, match=said):
-            asked(tmp_path / fault.__name__, ids)
+    for number, (given, said) in enumerate(NO_SCORES):
+        serve(
+            lambda _, answer, given=given: (
+                given
+                if isinstance(given, int)
+                else {**answer, "choices": [{**answer["choices"][0], "logprobs": given}]}
+            )
+        )
+        fix = "12B or 27B teaches Gemma 3 1B.*return_tokens_as_token_ids.*gpt-oss"
+        with pytest.raises(InputError, match=f"student's tokens: .*{said}.*{fix}"):
+            asked(tmp_path / str(number), ids)
 
 
 def test_an_outage_changes_nothing(serve, ids, tmp_path):

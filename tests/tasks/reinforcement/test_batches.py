@@ -267,6 +267,28 @@ def test_a_successor_counts_on_from_what_its_judge_had_cost(tmp_path: Path):
     assert len(second.scorer.futures) == 1
 
 
+def test_hosts_agree_as_often_as_host_0_does_and_verify_nothing(tmp_path, monkeypatch):
+    """Where a stage goes on: after another number of times, the next one is about something
+    else."""
+    first, counts, verified = batches_of(tmp_path, config(), FakeScorer(alternate)), [], []
+    first.batch_at(0)
+    state = first.state(1)
+    first.batch_at(1)
+    for host, scorer in enumerate((FakeScorer(alternate), None)):
+        calls: list[Any] = []
+        noted = lambda value, calls=calls: calls.append(value) or value  # noqa: E731
+        told = lambda value: verified.append(value) or [None] * 8  # noqa: E731
+        monkeypatch.setenv("LYCEUM_HOST", str(host))
+        monkeypatch.setattr("tasks.contract.journal.agree", noted)
+        monkeypatch.setattr("tasks.reinforcement.rollout.agree", told)
+        successor = batches_of(tmp_path, config(), scorer)
+        successor.restore(1, *state)
+        successor.batch_at(1)
+        counts.append(len(calls))
+    assert counts[0] == counts[1] > 0
+    assert verified == [[None] * 8, None]
+
+
 def test_the_ledger_has_every_response_of_the_rollouts_that_were_trained_on(tmp_path: Path):
     scorer = FakeScorer(lambda place, *_: None if place == 1 else place / 8)
     batches = batches_of(tmp_path, config(rollout_lag=1, num_iterations=2), scorer)

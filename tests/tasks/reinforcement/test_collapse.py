@@ -156,20 +156,24 @@ def test_the_detector_sees_penalties_of_the_first_update(tmp_path: Path):
     assert [one.rewards for one in signs] == [{"math 1": (8, 5.0)}] * 2
 
 
-def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path: Path):
+@pytest.mark.parametrize(("end", "totals", "seen"), [(3.0, [0.5, 0.25], 0.5), (0.0, [0.5, 1], 1.0)])
+def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(
+    tmp_path: Path, end: float, totals: list[float], seen: float
+):
     """format 1 and length 0, weights 1 and 1, then 1 and 3: the total falls from .5 to .25, and the
-    policy is what it was."""
+    policy is what it was. A weight that ends at 0 makes it rise, or fall, for then nobody asks."""
     rewards = [
         {"name": "format"},
-        {"name": "length", "maximum": 9, "weight": {"start": 1.0, "end": 3.0, "to_step": 2}},
+        {"name": "length", "maximum": 9, "weight": {"start": 1.0, "end": end, "to_step": 2}},
     ]
     batches = batches_of(tmp_path, config(rewards=rewards), FakeScorer(alternate))
 
     class Two(FakeScorer):
         def answer(self, number: int) -> None:
-            ones = np.ones(8)
+            ones, weight = np.ones(8), (1, end)[number]
+            length = np.full(8, 0.0 if weight else np.nan)
             self.futures[number].set_result(
-                Rewards({"format": ones, "length": 0 * ones}, ones / (1 + (1, 3)[number]))
+                Rewards({"format": ones, "length": length}, ones / (1 + weight))
             )
 
     batches.scorer = Two(alternate)
@@ -178,5 +182,5 @@ def test_the_detector_sees_rewards_with_the_weights_of_the_first_update(tmp_path
         batches.batch_at(step)
         row = {"step": step + 1, "entropy": 1.0, "kl": 0.0}
         signs.append(sign_of(batches, batches.metrics[step + 1] | row))
-    assert [batches.metrics[step]["reward"] for step in (1, 2)] == [0.5, 0.25]
-    assert [one.rewards for one in signs] == [{"math 1": (8, 0.5)}] * 2
+    assert [batches.metrics[step]["reward"] for step in (1, 2)] == totals
+    assert [one.rewards for one in signs] == [{"math 1": (8, seen)}] * 2

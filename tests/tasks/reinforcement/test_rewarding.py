@@ -195,16 +195,6 @@ def test_a_reward_that_cannot_be_prepared_closes_those_before_it(monkeypatch: py
     assert closed == ["first"]
 
 
-def test_a_reward_that_changes_with_the_updates_is_asked_for_the_one_at_hand(monkeypatch):
-    growing = made(
-        at=lambda _config, update: update,
-        score=lambda update, _prompts, responses: [float(update)] * len(responses),
-    )
-    with closing(Fake(monkeypatch, growing=growing).scorer()) as scorer:
-        for update in (1, 7):
-            assert scorer.score([prompt()], [Response("")], update).total.tolist() == [update]
-
-
 def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatch):
     """Row by row, also beside responses that the reward was not asked about, and for an
     abstention."""
@@ -224,4 +214,4 @@ def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatc
         scores = scorer.score(prompts, [Response(text) for text in ("x", "y", "", "?")])
     assert scores.details == {"judge": [{}, {"said": "y"}, {}, {"said": "?"}]}
     np.testing.assert_array_equal(scores.components["judge"], [np.nan, 1.0, 0.0, np.nan])
-    assert scores.total.tolist() == [0.0, 0.5, 0.0, 0.0]
+    assert scores.total.tolist() == [0.0, 0.5, 0.0, 0.25]

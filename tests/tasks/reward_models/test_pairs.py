@@ -47,7 +47,8 @@ def test_a_step_ends_at_the_token_that_has_its_last_character(reasoning: str):
 
 
 def test_damage_changes_one_number_of_one_step_and_keeps_the_length():
-    for one in EXAMPLES:
+    long = EXAMPLES[0].model_copy(update={"reasoning": "1" * 5000})  # too many digits for Python
+    for one in (*EXAMPLES, long):
         damage = damaged(one, EXAMPLES, seed=0)
         both = zip(split_steps(one.reasoning), split_steps(damage.reasoning), strict=True)
         assert [index for index, (a, b) in enumerate(both) if a != b] == [damage.step]

@@ -91,7 +91,7 @@ def test_a_prompt_that_is_too_long_for_the_model_abstains_and_a_response_that_is
     good = EXAMPLES[0].response()
     found = scored(artifact, [long, short, short], good, good, wordy)
     assert np.isnan(found.total).tolist() == [True, False, False]
-    # an abstention would be worth what its other rewards are
+    # an abstention would be worth what others to the prompt are on average
     assert found.components["reward_model"][2] == 0.0
 
 

