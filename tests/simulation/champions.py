@@ -39,9 +39,14 @@ class Champions:
             promote=passed, why="a coin", candidate=run.run_id, champion=against, night=night
         )
 
-    def created(self, process: Process, what: str, name: str, killed: bool) -> None:
-        """An entry was created, or a night; of who was killed it may be another's, or not there."""
-        if self._laws.read(name) is None or (killed and name in self._known):
+    def changed(self, process: Process, what: str, name: str, killed: bool) -> None:
+        """An entry was created, or a night; of who was killed it may be another's, or not there. Or
+        an entry was taken back by who made it, for its run was dropped in that moment."""
+        if gone := self._laws.read(name) is None:
+            self._known.discard(name)
+            self._entries = [one for one in self._entries if one[0] != name]
+            self.spoil()
+        if gone or (killed and name in self._known):
             return
         self._known.add(name)
         (self._entered if what == "create champion" else self._night)(process, name)
