@@ -70,15 +70,7 @@ def running_api() -> Api | None:
         return None
     from prefect.settings import get_current_settings
 
-    api = configured_api()
-    if api is None:
-        return key.ours(get_current_settings().home)
-    if problem := api_problem(api):
-        raise InputError(
-            f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
-            f" {problem}"
-        )
-    return api
+    return usable_api() or key.ours(get_current_settings().home)
 
 
 @contextmanager
@@ -153,6 +145,7 @@ def prefect_server(
         Stopped: `stop` was set before the server was ready.
         StageFailed: it did not start; the message ends with its log.
     """
+    bypass_proxy()
     reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     api = Api(f"http://{in_url(reached)}:{port}/api", options.get(SERVER_KEY) or key.new_key())
     # The pages ask the API of the origin that they came from.
@@ -207,6 +200,17 @@ def configured_api() -> Api | None:
     return Api(settings.api.url)
 
 
+def usable_api() -> Api | None:
+    """`configured_api`. Raises InputError as `running_api`."""
+    api = configured_api()
+    if api is not None and (problem := api_problem(api)):
+        raise InputError(
+            f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
+            f" {problem}"
+        )
+    return api
+
+
 def api_problem(api: Api) -> str | None:
     """Why a configured API cannot be used, and what to do; None when it can."""
     if has_userinfo(api.url):
@@ -218,7 +222,10 @@ def api_problem(api: Api) -> str | None:
         return "does not answer; start it, or unset PREFECT_API_URL."
     if _admits(api):
         return None
-    return "asks for a key; set PREFECT_API_AUTH_STRING to user:password, or unset PREFECT_API_URL."
+    return (
+        "asks for a key; set PREFECT_API_AUTH_STRING to user:password (for Prefect Cloud:"
+        " PREFECT_API_KEY), or unset PREFECT_API_URL."
+    )
 
 
 def _admits(api: Api) -> bool:
@@ -241,10 +248,13 @@ def _admits(api: Api) -> bool:
 
 
 def answers(url: str) -> bool:
-    """Whether a Prefect API is healthy at `url`."""
+    """Whether a Prefect API is healthy at `url`. Prefect Cloud, and proxies before other APIs, ask
+    for a key here, too, which is an answer."""
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=2) as response:
             return bool(response.status == 200)
+    except urllib.error.HTTPError as error:
+        return error.code in (401, 403)
     except (OSError, http.client.HTTPException, ValueError):
         return False
 
@@ -279,13 +289,14 @@ def _starting_alone(stop: threading.Event) -> Iterator[None]:
     home = get_current_settings().home
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lyceum-server-start.lock").open("w") as lock:
-        while not _locked(lock):
+        while not locked(lock):
             if stop.wait(0.1):
                 raise Stopped
         yield
 
 
-def _locked(lock: TextIO) -> bool:
+def locked(lock: TextIO) -> bool:
+    """Whether this process has the lock of an open file now, and nobody else."""
     try:
         # given up when the file is closed, or its holder dies
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -130,11 +130,14 @@ def test_a_run_adopts_no_server_that_merely_listens(home, monkeypatch):
     assert all("Authorization" not in one for one in foreign.heard)
 
 
-def test_an_api_that_asks_for_a_key_is_named(home: Path) -> None:
+@pytest.mark.parametrize("health", ["/health", "nowhere"])
+def test_an_api_that_asks_for_a_key_is_named(home: Path, health: str) -> None:
+    """Prefect Cloud asks also whoever wants to know whether it is healthy."""
+
     class Asks(Handler):
         def do_GET(self) -> None:
             right = self.headers["Authorization"] == f"Basic {as_header('me:secret-one')}"
-            self.answer(200 if right or self.path.endswith("/health") else 401, b"")
+            self.answer(200 if right or self.path.endswith(health) else 401, b"")
 
     with HttpServer(Asks) as server:
         url = f"{server.url}/api"
