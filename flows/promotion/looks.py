@@ -214,15 +214,10 @@ def look_at(
     drawn = () if metric.quantity else answers.samples  # which functions do not measure
     sampled = filter(None, (_runs(samples, judged) for samples in drawn))
     noise = max((noise_floor(runs).bound for runs in sampled), default=None)
-    gained = _gains(metric, list(old.values()), list(new.values()))
-    p = _evidence(metric, gained, _margin(rule) or 0.0, seed)
+    sign = -1 if _lower_is_better(metric) else 1  # of gains more is better
+    gains = [sign * (new[prompt] - old[prompt]) for prompt in shared]
+    p = _evidence(metric, gains, _margin(rule) or 0.0, seed)
     return Look(rule, metric, change, noise, p, level)
-
-
-def _gains(metric: Metric, before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Each prompt's gain; more is better."""
-    sign = -1 if _lower_is_better(metric) else 1
-    return [sign * (new - old) for old, new in zip(before, after, strict=True)]
 
 
 def _evidence(metric: Metric, gains: Sequence[float], margin: float, seed: int) -> float:

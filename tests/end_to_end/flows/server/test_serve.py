@@ -226,18 +226,9 @@ def leave_as_an_earlier_version_did(served: Served) -> None:
 
 def answers_to_the_name_of_the_proxy(served: Served) -> None:
     """What a proxy passes on: the browser's Host and Origin. Our own processes use the address."""
-    assert served.link.startswith("https://lyceum.example.org/lyceum/enter#")
-    for host, origin, code in (
-        ("lyceum.example.org", "https://lyceum.example.org", 200),
-        ("lyceum.example.org", "http://lyceum.example.org", 403),
-        ("0.0.0.0.example", "https://lyceum.example.org", 421),
-    ):
-        request = urllib.request.Request(
-            f"{served.ui}/ui-settings", headers={"Host": host, "Origin": origin}
-        )
-        try:
-            answer = urllib.request.urlopen(request, timeout=60).status
-        except urllib.error.HTTPError as error:
-            answer = error.code
-        assert answer == code, (host, origin)
+    name = "lyceum.example.org"
+    assert served.link.startswith(f"https://{name}/lyceum/enter#")
+    headers = {"Host": name, "Origin": f"https://{name}"}
+    request = urllib.request.Request(f"{served.ui}/ui-settings", headers=headers)
+    assert urllib.request.urlopen(request, timeout=60).status == 200
     assert served.ask("/deployments/name/nightly/nightly")["name"] == "nightly"
