@@ -46,10 +46,8 @@ def choices(template: Mapping[str, Any]) -> list[str]:
     """
     if not template:
         return list(EXECUTES)
-    variables, fixed = (
-        template.get("variables", {}).get("properties", {}),
-        template.get("job_configuration", {}),
-    )
+    variables = template.get("variables", {}).get("properties", {})
+    fixed = template.get("job_configuration", {})
     chosen = [name for name in EXECUTES if name in variables and f"{{{{ {name} }}}}" in str(fixed)]
     return sorted({*chosen, *(["env"] if isinstance(fixed.get("env"), dict) else [])})
 

@@ -14,6 +14,7 @@ import fcntl
 import http.client
 import os
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -21,7 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TextIO
 
 from flows.server import key, process_tree
@@ -33,6 +34,9 @@ from infra.secrets import has_userinfo, mask
 from schemas.base import InputError, StageFailed, Stopped
 
 SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
+
+CLOSED = (401, 403)
+"""The codes of an API that asks for a key, or for another one."""
 
 STARTUP_SECONDS = 300.0
 """A server's first start migrates its database: 10 s on two idle cores, several times that on a
@@ -220,43 +224,47 @@ def api_problem(api: Api) -> str | None:
         )
     if not answers(api.url):
         return "does not answer; start it, or unset PREFECT_API_URL."
-    if _admits(api):
-        return None
-    return (
-        "asks for a key; set PREFECT_API_AUTH_STRING to user:password (for Prefect Cloud:"
-        " PREFECT_API_KEY), or unset PREFECT_API_URL."
-    )
-
-
-def _admits(api: Api) -> bool:
-    """Whether an API admits the configured credentials, as far as it tells."""
     from prefect.settings import get_current_settings
 
-    cloud = get_current_settings().api.key
-    headers = {"Authorization": f"Basic {key.as_header(api.key)}"} if api.key else {}
-    if cloud is not None and not api.key:
+    cloud, headers = get_current_settings().api.key, {}
+    if api.key:
+        headers = {"Authorization": f"Basic {key.as_header(api.key)}"}
+    elif cloud is not None:
         headers = {"Authorization": f"Bearer {cloud.get_secret_value()}"}
-    try:
-        with urllib.request.urlopen(
-            urllib.request.Request(f"{api.url.rstrip('/')}/version", headers=headers), timeout=5
-        ):
-            return True
-    except urllib.error.HTTPError as error:
-        return error.code not in (401, 403)
-    except (OSError, http.client.HTTPException):
-        return True  # whatever it is, it is not about the key
+    with suppress(OSError, http.client.HTTPException):  # whatever it is, it is not about the key
+        if _code(api.url, "version", 5, headers) in CLOSED:
+            return (
+                "asks for a key; set PREFECT_API_AUTH_STRING to user:password (for Prefect Cloud:"
+                " PREFECT_API_KEY), or unset PREFECT_API_URL."
+            )
+    return None
 
 
 def answers(url: str) -> bool:
     """Whether a Prefect API is healthy at `url`. Prefect Cloud, and proxies before other APIs, ask
     for a key here, too, which is an answer."""
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=2) as response:
-            return bool(response.status == 200)
-    except urllib.error.HTTPError as error:
-        return error.code in (401, 403)
+        return _code(url, "health", 2, {}) in (200, *CLOSED)
     except (OSError, http.client.HTTPException, ValueError):
         return False
+
+
+def _code(url: str, path: str, seconds: float, headers: dict[str, str]) -> int:
+    """The code with which an API answers. Trusts whom Prefect's own clients trust. Raises OSError,
+    HTTPException or ValueError: it does not answer."""
+    asked, trust = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers=headers), None
+    if asked.type == "https":
+        from prefect.settings import get_current_settings
+
+        settings = get_current_settings().api
+        trust = ssl.create_default_context(cafile=settings.ssl_cert_file)
+        if settings.tls_insecure_skip_verify:
+            trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    try:
+        with urllib.request.urlopen(asked, timeout=seconds, context=trust) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def bypass_proxy() -> None:

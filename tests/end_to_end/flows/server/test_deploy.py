@@ -9,11 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import (
-    DeploymentScheduleUpdate,
-    DeploymentUpdate,
-    WorkPoolCreate,
-)
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Crashed, Running
@@ -134,12 +130,7 @@ def test_registering_again_keeps_what_people_changed_in_the_ui(client, tmp_path)
     client.update_deployment(nightly.id, DeploymentUpdate(parameters=parameters))
     one_gpu = DeploymentUpdate(concurrency_limit=1)
     client.update_deployment(client.read_deployment_by_name(POST_TRAIN).id, one_gpu)
-    client.request(
-        "PATCH",
-        "/deployments/{id}/schedules/{schedule_id}",
-        path_params={"id": nightly.id, "schedule_id": nightly.schedules[0].id},
-        json=DeploymentScheduleUpdate(active=True).model_dump(mode="json", exclude_unset=True),
-    )
+    client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=True)
     assert deploy("processes") == first
     again = client.read_deployment_by_name(NIGHTLY)
     assert again.parameters == parameters
