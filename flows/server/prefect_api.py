@@ -226,10 +226,8 @@ def api_problem(api: Api) -> str | None:
         return "does not answer; start it, or unset PREFECT_API_URL."
     from prefect.settings import get_current_settings
 
-    cloud, headers = get_current_settings().api.key, {}
-    if api.key:
-        headers = {"Authorization": f"Basic {key.as_header(api.key)}"}
-    elif cloud is not None:
+    headers = {"Authorization": f"Basic {key.as_header(api.key)}"} if api.key else {}
+    if not api.key and (cloud := get_current_settings().api.key) is not None:
         headers = {"Authorization": f"Bearer {cloud.get_secret_value()}"}
     with suppress(OSError, http.client.HTTPException):  # whatever it is, it is not about the key
         if _code(api.url, "version", 5, headers) in CLOSED:
@@ -252,7 +250,8 @@ def answers(url: str) -> bool:
 def _code(url: str, path: str, seconds: float, headers: dict[str, str]) -> int:
     """The code with which an API answers. Trusts whom Prefect's own clients trust. Raises OSError,
     HTTPException or ValueError: it does not answer."""
-    asked, trust = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers=headers), None
+    asked = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers=headers)
+    trust = None
     if asked.type == "https":
         from prefect.settings import get_current_settings
 
