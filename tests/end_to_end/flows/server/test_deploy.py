@@ -152,12 +152,12 @@ def test_what_lost_its_process_has_ended_when_serve_starts_again(client):
         lost = [client.create_flow_run_from_deployment(deployment).id for _ in range(2)]
         parent = client.create_task_run(run_stage, lost[0], "0", state=Running())
         within = client.create_flow_run(post_train, parent_task_run_id=parent.id).id
-        states = (lost[0], Crashed()), (lost[1], Cancelling()), (within, Running())
-        for run, state in states:
+        states = {lost[0]: [Crashed()], lost[1]: [Running(), Cancelling()], within: [Running()]}
+        for run, state in [(run, state) for run, told in states.items() for state in told]:
             client.set_flow_run_state(run, state, force=True)
         _end_what_is_left(client)
-        ended = [client.read_flow_run(run).state for run, _ in states]
-        assert [state.type.value for state in ended] == ["CRASHED", "CANCELLED", "CRASHED"]
+        ended = [client.read_flow_run(run).state_type for run in states]
+        assert ended == ["CRASHED", "CANCELLED", "CRASHED"]
     finally:
         client.delete_work_pool(POOL)
 
