@@ -16,10 +16,8 @@ from infra.store.store import open_store
 from tests.flows.lab import SLOW
 from tests.flows.server.served import PATIENCE, Run, Served, until
 
-SERVER, WORKER = (
-    re.compile(r"prefect server |prefect\.server|flows\.server\.guarded_server"),
-    re.compile(r"-m tasks\.worker"),
-)
+SERVER = re.compile(r"prefect server |prefect\.server|flows\.server\.guarded_server")
+WORKER = re.compile(r"-m tasks\.worker")
 
 
 def kill(pids: list[int], number: signal.Signals) -> None:

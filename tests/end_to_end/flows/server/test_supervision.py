@@ -56,13 +56,8 @@ class Lab:
 
     @contextmanager
     def supervised(self) -> Iterator[None]:
-        with supervised(
-            self.start,
-            lambda: answers(self.url),
-            threading.Event(),
-            self.said.append,
-            self.gone.append,
-        ):
+        told = self.said.append, self.gone.append
+        with supervised(self.start, lambda: answers(self.url), threading.Event(), *told):
             yield
 
 
