@@ -308,13 +308,8 @@ def test_the_worker_loads_neither_prefect_nor_the_flows(bench: Bench) -> None:
 
 
 def test_called_without_a_job_it_says_how() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tasks.worker"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "tasks.worker"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "usage: python -m tasks.worker path/to/job.json\n")
 
 
