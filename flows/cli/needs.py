@@ -92,7 +92,7 @@ class Needs:
         runs = {run for run, file in found if file == RECORD} - {*self._drop}
         known = dict.fromkeys(one for one in found if one[0] in runs)
         unread = [one for one in known if one not in self._over]
-        now = set().union(*(self._over.get(one, ()) for one in known))
+        now: set[str] = set().union(*(self._over.get(one, ()) for one in known))
         names = [f"{run_folder(run)}/{file}" for run, file in unread]
         for (run, file), raw in zip(unread, self._store.read_all(names), strict=True):
             if raw is None:  # another process dropped it in this moment
