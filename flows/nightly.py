@@ -41,6 +41,7 @@ from flows.runs.record import record_name
 from flows.server.prefect_view import unless_busy
 from flows.trackers import followed
 from infra.context import context
+from infra.store.objects import Damaged
 from infra.store.store import Store
 from schemas.base import InputError, StageFailed, Stopped
 from schemas.reports import RunRecord
@@ -95,11 +96,13 @@ def nightly(
             decision, champion = _decide(prepared, run, fresh, watch)
         except Stopped as stopped:
             return Cancelled(message=str(stopped))
-        except (InputError, StageFailed, OSError) as error:
+        except (InputError, StageFailed, OSError, Damaged) as error:
             return Failed(
                 message=f"run {run.run_id} could not be judged: {error}; {_stays(champion)}"
             )
-    said = _sentence(decision, champion)
+    said = f"run {run.run_id} was promoted: {decision.why}"
+    if not decision.promoted:
+        said = f"{_stays(champion)}; run {run.run_id} was not promoted: {decision.why}"
     try:
         opened.write_json(decision_name(run.run_id), decision)
     except (InputError, OSError) as error:
@@ -112,13 +115,6 @@ def nightly(
     return Completed(
         name="Promoted" if decision.promoted else "Kept", message=f"{said}{asked}; {fresh.text}"
     )
-
-
-def _sentence(decision: Decision, champion: Champion | None) -> str:
-    """The decision, for people."""
-    if decision.promoted:
-        return f"run {decision.run_id} was promoted: {decision.why}"
-    return f"{_stays(champion)}; run {decision.run_id} was not promoted: {decision.why}"
 
 
 def _stays(champion: Champion | None) -> str:

@@ -78,8 +78,9 @@ def post_train(
         try:
             chain.walk(watch)
         except BaseException:
+            stopped = watch.stop.is_set()  # a second Ctrl-C
             watch.stop.set()  # the task runner waits for its threads, and those wait for this
-            run.finish("failed")
+            run.finish("cancelled" if stopped else "failed")
             raise
     ended = run.record.stages
     failed = [f"stage {one.name}: {one.error}" for one in ended if one.status == "failed"]

@@ -4,15 +4,16 @@ the evaluations that its decision is going to rest on, or rests on."""
 import re
 import time
 from collections.abc import Collection
-from contextlib import suppress
 
 from pydantic import ValidationError
 
 from flows.promotion.nights import DECISION, REMATCHES, needed_by_night
-from flows.runs.record import in_full, record_name
+from flows.runs.record import in_full, record_name, run_folder
 from infra.store.store import Store, manifest_name, parse_manifest
 from schemas.base import InputError, problem_text
 from schemas.reports import RunRecord
+
+RECORD = record_name("").rpartition("/")[2]
 
 LOOK_SECONDS = 3.0
 """How old the last look at the records may be when something is removed: keys of a large store go
@@ -41,8 +42,8 @@ class Needs:
 
     def __init__(self, store: Store, drop: Collection[str]) -> None:
         self._store, self._drop = store, drop
-        self._over: dict[str, set[str]] = {}  # of runs that have ended, which name no more
-        self._decided: dict[str, set[str]] = {}  # by decisions, which do not change
+        # keys by files that change no more: of runs that have ended, of nights with a decision
+        self._over: dict[tuple[str, str], set[str]] = {}
         self._now: set[str] = set()
         self.look()
         self.keys = self._now
@@ -86,29 +87,29 @@ class Needs:
     def look(self) -> None:
         """Look at the records now."""
         self._looked = time.monotonic()
-        files = (DECISION, REMATCHES)
-        named = [found.name for file in files for found in self._store.each("runs", file)]
-        runs = [run for run in self._store.list_runs() if run not in self._drop]
-        changing = {run: record_name(run) for run in runs if run not in self._over}
-        self._now = set().union(*(self._over[run] for run in runs if run in self._over))
-        for run, raw in zip(changing, self._store.read_all([*changing.values()]), strict=True):
+        listed = self._store.each("runs", RECORD, DECISION, REMATCHES)
+        found = [(one.name.split("/")[1], one.name.split("/")[2]) for one in listed]
+        runs = {run for run, file in found if file == RECORD} - {*self._drop}
+        known = dict.fromkeys(one for one in found if one[0] in runs)
+        unread = [one for one in known if one not in self._over]
+        now: set[str] = set().union(*(self._over.get(one, ()) for one in known))
+        names = [f"{run_folder(run)}/{file}" for run, file in unread]
+        for (run, file), raw in zip(unread, self._store.read_all(names), strict=True):
             if raw is None:  # another process dropped it in this moment
                 continue
-            record = self._record(run, raw)
-            keys = {stage.key for stage in record.stages if stage.key}
-            if record.status != "running":
-                self._over[run] = keys
-            self._now |= keys
-        known = [name for name in named if name.split("/")[1] in runs]
-        unread = [name for name in known if name not in self._decided]
-        for name, raw in zip(unread, self._store.read_all(unread), strict=True):
-            # one that cannot be read is passed over by everybody: it can be made again
-            with suppress(ValidationError):
-                keys = needed_by_night(name.rpartition("/")[2], raw or b"")
-                self._now |= keys
-                if name.endswith(f"/{DECISION}"):
-                    self._decided[name] = keys
-        self._now |= set().union(*(self._decided.get(name, ()) for name in known))
+            if file == RECORD:
+                record = self._record(run, raw)
+                keys = {stage.key for stage in record.stages if stage.key}
+                over = record.status != "running"
+            else:
+                try:
+                    keys, over = needed_by_night(file, raw), (run, DECISION) in known
+                except ValidationError:  # passed over by everybody: it can be made again
+                    continue
+            now |= keys
+            if over:
+                self._over[run, file] = keys
+        self._now = now
 
     def names_files(self, name: str) -> bool:
         """Whether a manifest names the files of this attempt, in the store or, of a bucket, copied

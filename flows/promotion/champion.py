@@ -69,13 +69,13 @@ class Champion(Sealed):
 
 def current(store: Store, recipe: str) -> Champion | None:
     """The champion of a recipe, None when there is none."""
-    found = (_read(store, recipe, number) for number in reversed(_numbers(store, recipe)))
+    found = (_read(store, recipe, number) for number in reversed(numbers(store, recipe)))
     return next(filter(None, found), None)
 
 
 def history(store: Store, recipe: str) -> list[Champion]:
     """Every entry that can be read, the oldest first."""
-    return [entry for number in _numbers(store, recipe) if (entry := _read(store, recipe, number))]
+    return [entry for number in numbers(store, recipe) if (entry := _read(store, recipe, number))]
 
 
 def line(entries: Sequence[Champion]) -> list[Champion]:
@@ -107,8 +107,9 @@ def promote(
     """
     results = read_results(store, run)
     stage, manifest = _verified(results)
+    dropped = InputError(f"run {run.run_id!r} was dropped meanwhile, and cannot be promoted.")
     if store.read_bytes(record_name(run.run_id)) is None:  # to verify a model takes minutes
-        raise InputError(f"run {run.run_id!r} was dropped meanwhile, and cannot be promoted.")
+        raise dropped
     entry = Champion(
         number=1,
         recipe=run.recipe.name,
@@ -123,7 +124,12 @@ def promote(
         at=time.time(),
         replaces=None,
     )
-    return _append(store, entry, replacing)
+    made = _append(store, entry, replacing)
+    # `lyceum gc` removes the record and looks for an entry then: of both, one sees the other
+    if made and store.read_bytes(record_name(run.run_id)) is None:
+        store.remove(entry_name(made.recipe, made.number))
+        raise dropped
+    return made
 
 
 def promote_by_hand(store: Store, run_id: str, why: str) -> Champion:
@@ -215,7 +221,7 @@ def protected(store: Store) -> dict[str, str]:
         entries = history(store, recipe)
         back = f"`lyceum promote --rollback {recipe}` may lead back to it. To give that up, remove"
         for entry in line(entries)[:-1]:
-            needed[entry.run_id] = f"{back} {_name(recipe, entry.number)} first"
+            needed[entry.run_id] = f"{back} {entry_name(recipe, entry.number)} first"
         champion = (
             f"it is the champion of recipe {recipe}. Promote another run, or roll back, first"
         )
@@ -269,37 +275,42 @@ def _replay(entries: Sequence[Champion]) -> tuple[list[Champion], dict[str, Cham
 def _append(store: Store, entry: Champion, replacing: Champion | None) -> Champion | None:
     """Write an entry as the next one, if `replacing` is still the newest; None when somebody else
     was faster."""
-    numbers = _numbers(store, entry.recipe)
+    known = numbers(store, entry.recipe)
     if current(store, entry.recipe) != replacing:
         return None
-    number = numbers[-1] + 1 if numbers else 1
+    number = known[-1] + 1 if known else 1
     place = {"number": number, "replaces": replacing.number if replacing else None}
     numbered = entry.model_copy(update=place).sealed()
-    return numbered if store.create_json(_name(entry.recipe, number), numbered) else None
+    return numbered if store.create_json(entry_name(entry.recipe, number), numbered) else None
 
 
-def _numbers(store: Store, recipe: str) -> list[int]:
+def numbers(store: Store, recipe: str, top: str = "champions") -> list[int]:
     """The numbers of all entries, readable or not, ascending."""
-    matches = (_NUMBER.fullmatch(name) for name in store.children(f"champions/{recipe}"))
-    numbers = sorted(int(match[1]) for match in matches if match)
-    following = numbers[-1] + 1 if numbers else 1
-    while store.read_bytes(_name(recipe, following)) is not None:
-        numbers.append(following)
+    matches = (_NUMBER.fullmatch(name) for name in store.children(f"{top}/{recipe}"))
+    found = sorted(int(match[1]) for match in matches if match)
+    following = found[-1] + 1 if found else 1
+    while store.read_bytes(entry_name(recipe, following, top)) is not None:
+        found.append(following)
         following += 1
-    return numbers
+    return found
+
+
+def entry_name(recipe: str, number: int, top: str = "champions") -> str:
+    """The name of an entry in the store."""
+    return f"{top}/{recipe}/{number:06d}.json"
 
 
 def _read(store: Store, recipe: str, number: int) -> Champion | None:
     """An entry; None when it is gone, or damaged, which is logged."""
-    raw = store.read_bytes(_name(recipe, number))
-    if raw is None:
+    name = entry_name(recipe, number)
+    if (raw := store.read_bytes(name)) is None:
         return None
     try:
         entry = Champion.model_validate_json(raw)
     except ValidationError:
         entry = None
     if entry is None or not entry.is_intact or (entry.recipe, entry.number) != (recipe, number):
-        log.warning("store %s: %s is damaged and is passed over", store.uri, _name(recipe, number))
+        log.warning("store %s: %s is damaged and is passed over", store.uri, name)
         return None
     return entry
 
@@ -326,7 +337,3 @@ def _rates(results: RunResults, model: str) -> dict[str, float]:
         if stage.spec.kind == metric.kind
     )
     return {name: rate for name, rate in found if rate is not None}
-
-
-def _name(recipe: str, number: int) -> str:
-    return f"champions/{recipe}/{number:06d}.json"

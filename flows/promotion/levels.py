@@ -50,11 +50,11 @@ again, if its rules and answers are those of the last one. A night without a com
 """
 
 import math
-import re
 from contextlib import suppress
 
 from pydantic import Field, ValidationError
 
+from flows.promotion.champion import entry_name, numbers
 from flows.runs.wording import percent
 from infra.store.store import Store
 from schemas.base import StrictModel
@@ -63,7 +63,8 @@ from tasks.statistics.intervals import ALPHA
 MISTAKES = ALPHA / 2
 """The largest probability that any night of a recipe promotes by mistake."""
 
-_NUMBER = re.compile(r"(\d{6,})\.json")
+TOP = "nights"
+"""Where nights lie in a store."""
 
 
 class Night(StrictModel):
@@ -104,7 +105,7 @@ def level(number: int) -> float:
 def night_of(store: Store | None, recipe: str, run_id: str, look: str) -> Night:
     """The night that makes this comparison: the last one if it made the same, else the next one;
     without a store the first one. Reads only."""
-    number = _last(store, recipe) if store else 0
+    number = max(numbers(store, recipe, TOP), default=0) if store else 0
     if store is None or number == 0 or _look(store, recipe, number) != look:
         number += 1
     return Night(number=number, level=level(number), look=look, run_id=run_id)
@@ -112,25 +113,13 @@ def night_of(store: Store | None, recipe: str, run_id: str, look: str) -> Night:
 
 def take(store: Store, recipe: str, night: Night) -> bool:
     """Take the night's number; False when another night has it: decide again."""
-    taken = store.create_json(_name(recipe, night.number), night)
+    taken = store.create_json(entry_name(recipe, night.number, TOP), night)
     return taken or _look(store, recipe, night.number) == night.look
-
-
-def _last(store: Store, recipe: str) -> int:
-    """The highest number, 0 without any. Reads beyond a listing that lags behind."""
-    matches = (_NUMBER.fullmatch(name) for name in store.children(f"nights/{recipe}"))
-    last = max((int(match[1]) for match in matches if match), default=0)
-    while store.read_bytes(_name(recipe, last + 1)) is not None:
-        last += 1
-    return last
 
 
 def _look(store: Store, recipe: str, number: int) -> str | None:
     """The digest of what a night compared; None when it cannot be read."""
     with suppress(ValidationError):
-        return Night.model_validate_json(store.read_bytes(_name(recipe, number)) or b"").look
+        raw = store.read_bytes(entry_name(recipe, number, TOP))
+        return Night.model_validate_json(raw or b"").look
     return None
-
-
-def _name(recipe: str, number: int) -> str:
-    return f"nights/{recipe}/{number:06d}.json"

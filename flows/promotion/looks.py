@@ -214,24 +214,16 @@ def look_at(
     drawn = () if metric.quantity else answers.samples  # which functions do not measure
     sampled = filter(None, (_runs(samples, judged) for samples in drawn))
     noise = max((noise_floor(runs).bound for runs in sampled), default=None)
-    gained = _gains(metric, list(old.values()), list(new.values()))
-    p = _evidence(metric, gained, _margin(rule) or 0.0, seed)
+    sign = -1 if _lower_is_better(metric) else 1  # of gains more is better
+    gains = [sign * (new[prompt] - old[prompt]) for prompt in shared]
+    # p is of the hypothesis that the margin or more was lost; without one, that nothing was won
+    margin = _margin(rule) or 0.0
+    if metric.quantity:
+        p = student_p(gains, margin)
+        p = p if margin else max(p, sign_flips(gains, seed=seed) / 2)
+    else:
+        p = evidence(len(gains), gains.count(1), gains.count(-1), margin)
     return Look(rule, metric, change, noise, p, level)
-
-
-def _gains(metric: Metric, before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Each prompt's gain; more is better."""
-    sign = -1 if _lower_is_better(metric) else 1
-    return [sign * (new - old) for old, new in zip(before, after, strict=True)]
-
-
-def _evidence(metric: Metric, gains: Sequence[float], margin: float, seed: int) -> float:
-    """The one-sided p-value of the hypothesis that `margin` or more was lost or, with a margin of
-    0, that nothing was won."""
-    if not metric.quantity:
-        return evidence(len(gains), gains.count(1), gains.count(-1), margin)
-    p = student_p(gains, margin)
-    return p if margin else max(p, sign_flips(gains, seed=seed) / 2)
 
 
 def must_win(look: Look, p: float) -> Finding:

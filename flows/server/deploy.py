@@ -3,22 +3,24 @@ prefect.yaml has the same two for teams that keep theirs in git.
 
 `lyceum serve` registers them with its own server, `lyceum deploy` with the configured one.
 Registering again updates the form and keeps people's changes in the UI: the deployment's own
-parameters, and the schedule, which begins switched off.
+parameters, its concurrency limit, and the schedule, which begins switched off.
 """
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import httpx
 
 from flows.recipe.parameters import form, recipe_choices
 from flows.server.exposure import choices, exposures
-from flows.server.prefect_api import QUIET, api_problem, bypass_proxy, configured_api, reaching
+from flows.server.prefect_api import QUIET, bypass_proxy, reaching, usable_api
 from infra.context import context
 from infra.distribution import DISTRIBUTION
 from infra.secrets import mask
@@ -27,8 +29,6 @@ from schemas.base import InputError, nearest
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
-    from prefect.client.schemas.objects import DeploymentSchedule
 
 NIGHT = "0 2 * * *"
 """The time at which `nightly` runs once its schedule is on, by the clock of the machine that
@@ -72,16 +72,11 @@ def deploy(pool: str, recipes: Path | None = None) -> Deployed:
     bypass_proxy()
     from prefect.client.orchestration import get_client
 
-    api = configured_api()
+    api = usable_api()
     if api is None:
         raise InputError(
             "no Prefect API is configured; set PREFECT_API_URL, or choose a profile with `prefect"
             " profile use NAME`."
-        )
-    if problem := api_problem(api):
-        raise InputError(
-            f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
-            f" {problem}"
         )
     store = context().settings.store
     if "://" not in store and not Path(store).is_absolute():
@@ -94,8 +89,9 @@ def deploy(pool: str, recipes: Path | None = None) -> Deployed:
         with reaching(api), get_client(sync_client=True) as client:
             template = _check_pool(client, pool, api.url)
             variables = {"env": {"LYCEUM_STORE": store}} if "env" in choices(template) else {}
+            shown = store if variables else "LYCEUM_STORE where its worker runs"
             return Deployed(
-                register(client, pool, store, offered, variables), exposures(api, template)
+                register(client, pool, shown, offered, variables), exposures(api, template)
             )
     except httpx.HTTPError as error:
         raise InputError(
@@ -110,15 +106,15 @@ def register(
     recipes: Sequence[dict[str, Any]],
     job_variables: dict[str, Any],
 ) -> dict[str, str]:
-    """Register both deployments with a work pool that can run them. `recipes`: `recipe_choices`;
-    `job_variables`: the pool's (command, env, ...)."""
+    """Register both deployments with a work pool that can run them. `store`: the default, for
+    people; `recipes`: `recipe_choices`; `job_variables`: the pool's (command, env, ...). Raises
+    InputError as `_night`."""
     from flows.nightly import nightly
     from flows.post_train import post_train
 
-    kinds = ((post_train, None), (nightly, nightly_schedule()))
     registered = [
-        _register(client, flow, pool, store, recipes, job_variables, schedule)
-        for flow, schedule in kinds
+        _register(client, flow, pool, store, recipes, job_variables)
+        for flow in (post_train, nightly)
     ]
     return {name: f"/deployments/deployment/{deployment}" for name, deployment in registered}
 
@@ -130,24 +126,31 @@ def _register(
     store: str,
     recipes: Sequence[dict[str, Any]],
     job_variables: dict[str, Any],
-    schedule: "DeploymentScheduleCreate | None",
 ) -> tuple[str, UUID]:
-    """Register one flow. A scheduled one runs once at a time and skips runs that would begin
-    meanwhile, so that nights do not queue up."""
-    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+    """Register one flow."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.exceptions import ObjectNotFound
 
     name, schema = f"{flow.name}/{flow.name}", form(flow, store, recipes)
-    tags = [TAG, flow.name] if schedule else [TAG]
+    by_night = flow.name == "nightly"
+    tags = {TAG, flow.name} if by_night else {TAG}
     try:
         existing = client.read_deployment_by_name(name)
     except ObjectNotFound:
-        existing = None
-    parameters = {
-        key: value
-        for key, value in (existing.parameters if existing else {}).items()
-        if key in schema["properties"]
-    }
+        own = _night() if by_night else {}
+    else:  # Prefect removes what is not sent again
+        tags |= {*existing.tags}
+        limit, fields = existing.global_concurrency_limit, {*DeploymentScheduleCreate.model_fields}
+        known = existing.parameters.keys() & schema["properties"]
+        own = {
+            "parameters": {key: existing.parameters[key] for key in known},
+            "schedules": [
+                DeploymentScheduleCreate.model_validate(one.model_dump(include=fields))
+                for one in existing.schedules
+            ],
+            "concurrency_limit": limit.limit if limit else None,
+            "concurrency_options": existing.concurrency_options,
+        }
     registered = client.create_deployment(
         flow_id=client.create_flow_from_name(flow.name),
         name=flow.name,
@@ -157,65 +160,68 @@ def _register(
         entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",
         work_pool_name=pool,
         job_variables=job_variables,
-        tags=sorted({*(existing.tags if existing else ()), *tags}),
-        parameters=parameters,
+        tags=sorted(tags),
         parameter_openapi_schema=schema,
         enforce_parameter_schema=True,
-        schedules=(
-            [_as_it_is(one) for one in existing.schedules]
-            if existing
-            else [schedule]
-            if schedule
-            else None
-        ),
-        concurrency_limit=1 if schedule else None,
-        concurrency_options=(
-            ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
-            if schedule
-            else None
-        ),
         pull_steps=[],
+        **own,
     )
     return name, registered
 
 
-def _as_it_is(schedule: "DeploymentSchedule") -> "DeploymentScheduleCreate":
-    """A deployment's present values, since Prefect removes those that are not sent again."""
+def _night() -> dict[str, Any]:
+    """What `nightly` begins with. It runs once at a time and skips nights that would begin
+    meanwhile, so that they do not queue up. Its schedule is switched off, because nobody expects a
+    machine to start training by itself.
+
+    Raises InputError: the time zone of this machine's clock has no name, which Prefect would take
+    for UTC.
+    """
     from prefect.client.schemas.actions import DeploymentScheduleCreate
-
-    return DeploymentScheduleCreate.model_validate(
-        schedule.model_dump(include=set(DeploymentScheduleCreate.model_fields))
-    )
-
-
-def nightly_schedule() -> "DeploymentScheduleCreate":
-    """Every night at two; switched off, because nobody expects a machine to start training by
-    itself."""
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.client.schemas.schedules import CronSchedule
     from tzlocal import get_localzone_name
 
-    return DeploymentScheduleCreate(
-        schedule=CronSchedule(cron=NIGHT, timezone=get_localzone_name()), active=False
-    )
+    now = datetime.now(UTC)
+    try:
+        zone = ZoneInfo(get_localzone_name() or "UTC")
+        schedule = CronSchedule(cron=NIGHT, timezone=zone.key)
+        # a TZ that the system cannot read is meant; else now, and when changed clocks have been
+        known = os.environ.get("TZ") == zone.key or all(
+            at.astimezone(zone).utcoffset() == at.astimezone().utcoffset()
+            for at in (now, now + timedelta(days=182))
+        )
+    except (ValueError, ZoneInfoNotFoundError):
+        known = False
+    if not known:
+        raise InputError(
+            "the time zone of this machine's clock has no name that Prefect knows, so that nightly"
+            " cannot be scheduled by it. Set TZ to one, such as TZ=Europe/Berlin or TZ=UTC, and run"
+            " the same command again."
+        )
+    strategy = ConcurrencyLimitStrategy.CANCEL_NEW
+    return {
+        "schedules": [DeploymentScheduleCreate(schedule=schedule, active=False)],
+        "concurrency_limit": 1,
+        "concurrency_options": ConcurrencyOptions(collision_strategy=strategy),
+    }
 
 
 def _check_pool(client: "SyncPrefectClient", pool: str, url: str) -> dict[str, Any]:
     """Check that a pool exists and can run the flows; returns its base job template. Raises
     InputError."""
-    found = {one.name: one for one in client.read_work_pools()}
-    pools = {name: one.type for name, one in found.items()}
-    suitable = [name for name, kind in pools.items() if kind == POOL_TYPE]
+    pools = {one.name: one for one in client.read_work_pools()}
+    suitable = [name for name, one in pools.items() if one.type == POOL_TYPE]
     if pool not in pools:
         fix = f"`prefect work-pool create {pool} --type {POOL_TYPE}` makes it."
         raise InputError(
             f"the Prefect API at {mask(url)} has no work pool {pool!r};"
             f" {fix}{nearest(pool, suitable)}"
         )
-    if pools[pool] != POOL_TYPE:
+    if (kind := pools[pool].type) != POOL_TYPE:
         raise InputError(
-            f"work pool {pool!r} is of type {pools[pool]}, which would need an image; Lyceum runs"
-            f" in pools of type {POOL_TYPE}, whose workers run where Lyceum is"
+            f"work pool {pool!r} is of type {kind}, which would need an image; Lyceum runs in pools"
+            f" of type {POOL_TYPE}, whose workers run where Lyceum is"
             f" installed.{nearest(pool, suitable)}"
         )
-    return found[pool].base_job_template
+    return pools[pool].base_job_template

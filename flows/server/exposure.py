@@ -46,18 +46,20 @@ def choices(template: Mapping[str, Any]) -> list[str]:
     """
     if not template:
         return list(EXECUTES)
-    variables, fixed = (
-        template.get("variables", {}).get("properties", {}),
-        template.get("job_configuration", {}),
-    )
+    variables = template.get("variables", {}).get("properties", {})
+    fixed = template.get("job_configuration", {})
     chosen = [name for name in EXECUTES if name in variables and f"{{{{ {name} }}}}" in str(fixed)]
     return sorted({*chosen, *(["env"] if isinstance(fixed.get("env"), dict) else [])})
 
 
 def _of_server(client: httpx.Client) -> Iterator[str]:
     """Ask like a stranger: without a key, from a foreign page, under a foreign name."""
-    open_to_all = client.post("/deployments/filter", json={"limit": 1}).status_code == 200
-    if open_to_all:
+
+    def admits(**headers: str) -> bool:
+        asked = client.post("/deployments/filter", json={"limit": 1}, headers=headers)
+        return asked.status_code == 200
+
+    if open_to_all := admits():
         yield (
             "the API asks for no key, so whoever reaches it may start runs: set"
             " PREFECT_SERVER_API_AUTH_STRING where the server runs, and PREFECT_API_AUTH_STRING"
@@ -77,13 +79,7 @@ def _of_server(client: httpx.Client) -> Iterator[str]:
             " may then read what it is told: set PREFECT_SERVER_CORS_ALLOWED_ORIGINS to the origin"
             " of its UI"
         )
-    if (
-        open_to_all
-        and client.post(
-            "/deployments/filter", json={"limit": 1}, headers={"Host": "foreign.invalid"}
-        ).status_code
-        == 200
-    ):
+    if open_to_all and admits(Host="foreign.invalid"):
         yield (
             "it answers to any host name, so a page whose name is rebound to its address may use"
             " it: a key, or a proxy that checks Host"

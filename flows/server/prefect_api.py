@@ -14,6 +14,7 @@ import fcntl
 import http.client
 import os
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -21,7 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TextIO
 
 from flows.server import key, process_tree
@@ -33,6 +34,9 @@ from infra.secrets import has_userinfo, mask
 from schemas.base import InputError, StageFailed, Stopped
 
 SERVER_KEY = "PREFECT_SERVER_API_AUTH_STRING"
+
+CLOSED = (401, 403)
+"""The codes of an API that asks for a key, or for another one."""
 
 STARTUP_SECONDS = 300.0
 """A server's first start migrates its database: 10 s on two idle cores, several times that on a
@@ -70,15 +74,7 @@ def running_api() -> Api | None:
         return None
     from prefect.settings import get_current_settings
 
-    api = configured_api()
-    if api is None:
-        return key.ours(get_current_settings().home)
-    if problem := api_problem(api):
-        raise InputError(
-            f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
-            f" {problem}"
-        )
-    return api
+    return usable_api() or key.ours(get_current_settings().home)
 
 
 @contextmanager
@@ -153,6 +149,7 @@ def prefect_server(
         Stopped: `stop` was set before the server was ready.
         StageFailed: it did not start; the message ends with its log.
     """
+    bypass_proxy()
     reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     api = Api(f"http://{in_url(reached)}:{port}/api", options.get(SERVER_KEY) or key.new_key())
     # The pages ask the API of the origin that they came from.
@@ -207,6 +204,17 @@ def configured_api() -> Api | None:
     return Api(settings.api.url)
 
 
+def usable_api() -> Api | None:
+    """`configured_api`. Raises InputError as `running_api`."""
+    api = configured_api()
+    if api is not None and (problem := api_problem(api)):
+        raise InputError(
+            f"the Prefect API at {mask(api.url)} (PREFECT_API_URL, or your Prefect profile)"
+            f" {problem}"
+        )
+    return api
+
+
 def api_problem(api: Api) -> str | None:
     """Why a configured API cannot be used, and what to do; None when it can."""
     if has_userinfo(api.url):
@@ -216,37 +224,46 @@ def api_problem(api: Api) -> str | None:
         )
     if not answers(api.url):
         return "does not answer; start it, or unset PREFECT_API_URL."
-    if _admits(api):
-        return None
-    return "asks for a key; set PREFECT_API_AUTH_STRING to user:password, or unset PREFECT_API_URL."
-
-
-def _admits(api: Api) -> bool:
-    """Whether an API admits the configured credentials, as far as it tells."""
     from prefect.settings import get_current_settings
 
-    cloud = get_current_settings().api.key
     headers = {"Authorization": f"Basic {key.as_header(api.key)}"} if api.key else {}
-    if cloud is not None and not api.key:
+    if not api.key and (cloud := get_current_settings().api.key) is not None:
         headers = {"Authorization": f"Bearer {cloud.get_secret_value()}"}
-    try:
-        with urllib.request.urlopen(
-            urllib.request.Request(f"{api.url.rstrip('/')}/version", headers=headers), timeout=5
-        ):
-            return True
-    except urllib.error.HTTPError as error:
-        return error.code not in (401, 403)
-    except (OSError, http.client.HTTPException):
-        return True  # whatever it is, it is not about the key
+    with suppress(OSError, http.client.HTTPException):  # whatever it is, it is not about the key
+        if _code(api.url, "version", 5, headers) in CLOSED:
+            return (
+                "asks for a key; set PREFECT_API_AUTH_STRING to user:password (for Prefect Cloud:"
+                " PREFECT_API_KEY), or unset PREFECT_API_URL."
+            )
+    return None
 
 
 def answers(url: str) -> bool:
-    """Whether a Prefect API is healthy at `url`."""
+    """Whether a Prefect API is healthy at `url`. Prefect Cloud, and proxies before other APIs, ask
+    for a key here, too, which is an answer."""
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=2) as response:
-            return bool(response.status == 200)
+        return _code(url, "health", 2, {}) in (200, *CLOSED)
     except (OSError, http.client.HTTPException, ValueError):
         return False
+
+
+def _code(url: str, path: str, seconds: float, headers: dict[str, str]) -> int:
+    """The code with which an API answers. Trusts whom Prefect's own clients trust. Raises OSError,
+    HTTPException or ValueError: it does not answer."""
+    asked = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers=headers)
+    trust = None
+    if asked.type == "https":
+        from prefect.settings import get_current_settings
+
+        settings = get_current_settings().api
+        trust = ssl.create_default_context(cafile=settings.ssl_cert_file)
+        if settings.tls_insecure_skip_verify:
+            trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    try:
+        with urllib.request.urlopen(asked, timeout=seconds, context=trust) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def bypass_proxy() -> None:
@@ -279,13 +296,14 @@ def _starting_alone(stop: threading.Event) -> Iterator[None]:
     home = get_current_settings().home
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lyceum-server-start.lock").open("w") as lock:
-        while not _locked(lock):
+        while not locked(lock):
             if stop.wait(0.1):
                 raise Stopped
         yield
 
 
-def _locked(lock: TextIO) -> bool:
+def locked(lock: TextIO) -> bool:
+    """Whether this process has the lock of an open file now, and nobody else."""
     try:
         # given up when the file is closed, or its holder dies
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,6 @@ Whoever can use the server can start runs, so it asks for a key, and answers its
 """
 
 import asyncio
-import fcntl
 import os
 import platform
 import shlex
@@ -28,7 +27,7 @@ from flows.recipe.parameters import recipe_choices
 from flows.server import key, process_tree
 from flows.server.key import Api
 from flows.server.port import bound, check_port
-from flows.server.prefect_api import QUIET, SERVER_KEY, bypass_proxy, prefect_server, reaching
+from flows.server.prefect_api import QUIET, SERVER_KEY, locked, prefect_server, reaching
 from infra.context import context
 from infra.secrets import has_userinfo, mask
 from infra.store.location import expanded
@@ -157,16 +156,13 @@ def _alone() -> Iterator[Path]:
     home = get_current_settings().home
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lyceum-serve.lock").open("w") as lock:
-        try:
-            # given up when the file is closed, or its holder dies
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not locked(lock):
             running = key.ours(home)
             way = f" A new link into it: {_link(running, '/')}" if running else ""
             raise InputError(
                 f"another `lyceum serve` works with {home}; stop it, or set PREFECT_HOME to another"
                 f" directory.{way}"
-            ) from error
+            )
         yield home
 
 
@@ -174,7 +170,6 @@ def _alone() -> Iterator[Path]:
 def _server(
     port: int, stop: threading.Event, gave_up: Callable[[str], None], host: str, front: str | None
 ) -> Iterator[Api]:
-    bypass_proxy()
     try:
         bound(host, port).close()
     except OSError as error:
@@ -214,7 +209,7 @@ def _register(api: Api, recipes: Sequence[dict[str, Any]]) -> str:
             )
         # it may be another version's
         client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template()))
-        _crash_what_is_left(client)
+        _end_what_is_left(client)
         pages = register(client, POOL, store, recipes, {})
     return f"/v2{pages['post-train/post-train']}/run"
 
@@ -238,31 +233,30 @@ def template() -> dict[str, Any]:
     }
 
 
-def _crash_what_is_left(client: "SyncPrefectClient") -> None:
-    """Record runs of a worker, and those within them, that lost their process with the machine, as
-    crashed: they would count as running for ever."""
-    from prefect.client.schemas.filters import (
-        FlowRunFilter,
-        FlowRunFilterParentFlowRunId,
-        FlowRunFilterState,
-        FlowRunFilterStateType,
-        WorkPoolFilter,
-        WorkPoolFilterName,
-    )
+def _end_what_is_left(client: "SyncPrefectClient") -> None:
+    """Record runs of a worker that lost their process with the machine as crashed, or as cancelled
+    where somebody had asked for that, and so those within a run whose process is gone: they would
+    count as running for ever."""
+    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
     from prefect.client.schemas.objects import StateType
-    from prefect.states import Crashed
+    from prefect.client.schemas.sorting import FlowRunSort
+    from prefect.states import Cancelled, Crashed
 
-    begun = FlowRunFilterStateType(
-        any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    ends = {StateType.PENDING: Crashed, StateType.RUNNING: Crashed, StateType.CANCELLING: Cancelled}
+    runs = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter.model_validate(
+            {"state": {"type": {"not_any_": [StateType.SCHEDULED]}}}
+        ),
+        work_pool_filter=WorkPoolFilter.model_validate({"name": {"any_": [POOL]}}),
+        sort=FlowRunSort.START_TIME_DESC,  # the newest, of which the API gives some hundred
     )
-    left = FlowRunFilter(state=FlowRunFilterState(type=begun))
-    ours = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-    runs = client.read_flow_runs(flow_run_filter=left, work_pool_filter=ours)
-    parents = FlowRunFilterParentFlowRunId(any_=[run.id for run in runs])
-    within = left.model_copy(update={"parent_flow_run_id": parents})
+    parents = {"any_": [run.id for run in runs]}
+    within = {"state": {"type": {"any_": [*ends]}}, "parent_flow_run_id": parents}
+    runs += client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(within))
     why = "its process ended with `lyceum serve`; Retry continues it"
-    for run in [*runs, *client.read_flow_runs(flow_run_filter=within)]:
-        client.set_flow_run_state(run.id, Crashed(message=why), force=True)
+    for run in runs:
+        if run.state_type and run.state_type in ends:
+            client.set_flow_run_state(run.id, ends[run.state_type](message=why), force=True)
 
 
 async def work() -> None:

@@ -162,10 +162,11 @@ class BucketObjects(Objects):
     def objects(self, name: str) -> Iterator[Found]:
         return self._found(self.path(name) + "/")
 
-    def each(self, name: str, file: str) -> Iterator[Found]:
+    def each(self, name: str, *files: str) -> Iterator[Found]:
         """See Objects: the service picks them out."""
-        below = self.path(name)
-        return self._found(f"{below}/", f"{below}/*/{checked_name(file)}")
+        below, wanted = self.path(name), ",".join(map(checked_name, files))
+        wanted = f"{{{wanted}}}" if files[1:] else wanted
+        return self._found(f"{below}/", f"{below}/*/{wanted}")
 
     def _found(self, prefix: str, glob: str | None = None) -> Iterator[Found]:
         for blobs, _ in self._pages(prefix, fields="name,size,timeCreated", glob=glob):

@@ -221,8 +221,8 @@ class Files(Objects):
                             path.relative_to(self.root).as_posix(), status.st_size, status.st_mtime
                         )
 
-    def each(self, name: str, file: str) -> Iterator[Found]:
-        for found in (f"{name}/{child}/{file}" for child in self.children(name)):
+    def each(self, name: str, *files: str) -> Iterator[Found]:
+        for found in (f"{name}/{child}/{file}" for child in self.children(name) for file in files):
             path = self.path(found)
             with self.explained(path), suppress(FileNotFoundError, NotADirectoryError):
                 status = path.lstat()

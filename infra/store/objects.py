@@ -114,8 +114,9 @@ class Objects(Protocol):
     def objects(self, name: str) -> Iterator[Found]:
         """Every object below a prefix, in the order of names."""
 
-    def each(self, name: str, file: str) -> Iterator[Found]:
-        """The objects `<name>/<one segment>/<file>`, in the order of names, and no others."""
+    def each(self, name: str, *files: str) -> Iterator[Found]:
+        """The objects `<name>/<one segment>/<file>` of these files, a segment's side by side, in
+        the order of segments; no others."""
 
     def remove(self, name: str) -> None:
         """Remove the object of that name and every object below it, if there are any."""

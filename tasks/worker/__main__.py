@@ -131,13 +131,10 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
         return _failed(str(error))
     except MemoryError as error:
         return _failed(_no_memory(str(error)))
-    except ModuleNotFoundError as error:
-        if message := absent(error):
-            return _failed(f"stage {spec.stage}: {message}", exit_code=2)
-        log.exception("stage %s failed", spec.stage)
-        return _failed(f"{type(error).__name__}: {error}", sure=False)
     except (Exception, SystemExit) as error:
         # The last line of defence: a stage may raise anything, and the status must say so.
+        if isinstance(error, ModuleNotFoundError) and (message := absent(error)):
+            return _failed(f"stage {spec.stage}: {message}", exit_code=2)
         if is_disk_full(error):
             return _failed(
                 f"store {store.uri}: no space is left on the disk. Free some, or give --store a"

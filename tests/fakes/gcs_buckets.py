@@ -269,7 +269,7 @@ class Buckets:
         """A page in the order of names; `maxResults` counts objects and prefixes together.
         `changes_ago` > 0 lists the past."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        glob = _glob(query["matchGlob"]) if "matchGlob" in query else None
+        picks = glob(query["matchGlob"]) if "matchGlob" in query else None
         limit = min(max(int(query.get("maxResults", 1000)), 1), 1000)
         after = base64.urlsafe_b64decode(query.get("pageToken", "")).decode()
         with self.lock:
@@ -278,7 +278,7 @@ class Buckets:
         prefixes: list[str] = []
         last: str | None = None
         for name in sorted(objects):
-            if not name.startswith(prefix) or (glob and not glob.fullmatch(name)):
+            if not name.startswith(prefix) or (picks and not picks.fullmatch(name)):
                 continue
             head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
             entry = prefix + head + found if found else name
@@ -295,12 +295,15 @@ class Buckets:
         return Page(items, prefixes, None)
 
 
-def _glob(pattern: str) -> re.Pattern[str]:
-    """Of the service's globs those with `*` alone, which stands for anything but a slash."""
-    if set(pattern) & set("?[]{}\\") or "**" in pattern:
-        wrong = f"This fake of Cloud Storage knows only * in a matchGlob: {pattern}"
+def glob(pattern: str) -> re.Pattern[str]:
+    """Of the service's globs those with `*`, which stands for anything but a slash, and with one
+    choice, `{a,b}`, at the end."""
+    fixed, _, choice = pattern.removesuffix("}").partition("{")
+    if set(fixed + choice) & set("?[]{}\\") or "**" in pattern:
+        wrong = f"This fake of Cloud Storage knows only * and {{a,b}} in a matchGlob: {pattern}"
         raise ApiError(400, "invalid", wrong)
-    return re.compile("[^/]*".join(map(re.escape, pattern.split("*"))))
+    signs = ["[^/]*".join(map(re.escape, one.split("*"))) for one in (fixed, *choice.split(","))]
+    return re.compile(f"{signs[0]}({'|'.join(signs[1:])})")
 
 
 def _now() -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli.gc import collect_garbage
-from flows.promotion.nights import last_nightly
+from flows.cli.needs import Needs
+from flows.promotion.nights import decision_name, last_nightly, name_rematches
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.runs.record import read_run, read_runs
@@ -17,6 +18,7 @@ from schemas.artifact import Manifest
 from schemas.base import InputError
 from tests.fakes.gcs_emulator import Emulator
 from tests.flows.growing_stores import commit_chain, fill_artifacts, fill_runs, write_recipe
+from tests.flows.promotion.gate_runs import decided
 
 RUNS = 12
 CHANGED = "stages.rebalance.config.seed=99"
@@ -77,6 +79,22 @@ def test_a_look_back_over_runs_that_decided_nothing_is_one_listing(lab: Lab) -> 
     assert lab.asked() == {"GET list": 1}
 
 
+def test_a_look_for_what_runs_need_reads_what_may_have_changed(lab: Lab) -> None:
+    """Of a night that waits for evaluations which; nothing any more once it has decided."""
+    run = lab.store.list_runs()[0]
+    name_rematches(lab.store, run, ["0" * 64])
+    needs = Needs(lab.store, ())
+    lab.asked()
+    needs.look()
+    assert lab.asked() == {"GET list": 1, "GET download": 1}
+    lab.store.write_json(decision_name(run), decided(run))
+    needs.look()
+    lab.asked()
+    needs.look()
+    assert lab.asked() == {"GET list": 1}
+    assert "0" * 64 in needs.keys
+
+
 def test_a_plan_reads_the_newest_artifacts_of_each_kind_once(lab, monkeypatch):
     """However many there are, and however many stages of that kind would run."""
     monkeypatch.setattr(explain, "COMPARED", 4)
@@ -120,6 +138,8 @@ def test_a_pick_of_one_file_below_each_name_finds_nothing_deeper_and_nothing_els
         lab.asked()
         found = {found.name: found.size for found in store.each("top", "x.json")}
         assert found == {"top/a/x.json": 3, "top/b/x.json": 3}
+        both = [found.name for found in store.each("top", "x.json", "y.json")]
+        assert both == [*found, "top/c/y.json"]
         assert store.read_all(["top/b/x.json", "top/none", "top/x.json"]) == [b"123", None, b"123"]
         assert list(store.each("nothing", "x.json")) == []
 
@@ -133,8 +153,8 @@ def test_leases_of_garbage_are_not_listed_again(lab: Lab) -> None:
     garbage = collect_garbage(lab.store, (), False, Settings.from_environment(), lambda text: None)
     assert len([item for item in garbage if item.kind == "artifact"]) == 23
     asked = lab.asked()
-    # runs, decisions, artifacts, work, champions; the cache is of this machine
-    assert asked["GET list"] <= 10
+    # runs with their decisions, artifacts, work, champions, nights; the cache is of this machine
+    assert asked["GET list"] <= 8
     assert asked["GET download"] == 20  # is the lease released
 
 

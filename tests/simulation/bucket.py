@@ -1,8 +1,6 @@
 """A bucket of Cloud Storage, and the client library in front of it, as `infra.gcs` uses it: what
 `google.cloud.storage.Client` offers, with the service's preconditions, generations, checksums."""
 
-import fnmatch
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +13,7 @@ from requests.exceptions import ConnectionError as BrokenConnection
 
 from infra.gcs.bucket_objects import crc32c
 from infra.gcs.requests import DAMAGED_UPLOAD
+from tests.fakes.gcs_buckets import glob
 from tests.simulation.faults import Faults, Refused
 from tests.simulation.naming import operation
 from tests.simulation.world import EPOCH, World
@@ -100,8 +99,7 @@ class Service:
             there = self.objects if self._world.now >= self.stale else self._seen_before
             names = sorted(name for name in there if name.startswith(prefix))
             if match_glob:
-                sign = re.compile(fnmatch.translate(match_glob).replace(".*", "[^/]*"))
-                names = [name for name in names if sign.fullmatch(name)]
+                names = [name for name in names if glob(match_glob).fullmatch(name)]
             prefixes: set[str] = set()
             if delimiter:
                 for name in list(names):

@@ -39,12 +39,21 @@ class Champions:
             promote=passed, why="a coin", candidate=run.run_id, champion=against, night=night
         )
 
-    def created(self, process: Process, what: str, name: str, killed: bool) -> None:
-        """An entry was created, or a night; of who was killed it may be another's, or not there."""
-        if self._laws.read(name) is None or (killed and name in self._known):
+    def changed(self, process: Process, what: str, name: str, killed: bool) -> None:
+        """An entry was created, or a night; of who was killed it may be another's, or not there. Or
+        an entry was taken back by who made it, for its run was dropped in that moment."""
+        if gone := self._laws.read(name) is None:
+            self._known.discard(name)
+            self._entries = [one for one in self._entries if one[0] != name]
+            self.spoil()
+        if gone or (killed and name in self._known):
             return
         self._known.add(name)
         (self._entered if what == "create champion" else self._night)(process, name)
+
+    def _stands(self, process: Process, name: str, how: str, dropped: bool) -> None:
+        if dropped and name in self._known and process.code == 0 and not self._laws.stormy:
+            self._laws.break_("a champion has a run", how)
 
     def _night(self, process: Process, name: str) -> None:
         """The number of a night was taken: one after the other, for one comparison each."""
@@ -78,7 +87,8 @@ class Champions:
         self._since = {entry.model.key: self._laws.world.now}
         against = before.run_id if before else None
         how = f"{process.name} entered {entry.number}, {entry.change} of {entry.run_id}"
-        if entry.number != len(self._entries) or entry.replaces != (before and before.number):
+        last = self._entries[-2][2].number if self._entries[1:] else 0
+        if entry.number != last + 1 or entry.replaces != (before and before.number):
             self._laws.break_("one champion after the other", how)
         if before is not None and entry.model == before.model:
             self._laws.break_("one champion after the other", f"{how}, which is champion already")
@@ -87,7 +97,10 @@ class Champions:
         if entry.by == "nightly" and f"{entry.run_id} against {against}" not in self._nights:
             self._laws.break_("a night is counted once", f"{how}, of which no night is on record")
         made = self._laws.committed.get((entry.model.kind, entry.model.key))
-        if made is None or made.ref() != entry.model:
+        dropped = lambda: self._laws.read(f"runs/{entry.run_id}/run.json") is None  # noqa: E731
+        if dropped():  # in that moment: who has entered it takes it back, unless it is killed
+            process.ended.append(lambda: self._stands(process, name, how, dropped()))
+        elif made is None or made.ref() != entry.model:
             self._laws.break_("a champion has a model", how)
         for other, bytes_of, _ in self._entries:
             if other not in self._laws.spoiled and self._laws.read(other) != bytes_of:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -65,9 +65,10 @@ def _seize_anyway(
     yield lambda: True
 
 
-def _no_check_after_lease() -> AbstractContextManager[Any]:
+@contextmanager
+def _no_check_after_lease() -> Iterator[None]:
     """The second look of `make`, under the lease, finds nothing."""
-    real, looks = Store.valid, {"n": 0}
+    real, acquire, lease_taken = Store.valid, lease._acquire, set[str]()
 
     def valid(self: Store, kind: str, key: str, *damage: Any) -> Manifest | None:
         found = real(self, kind, key, *damage)
@@ -75,27 +76,13 @@ def _no_check_after_lease() -> AbstractContextManager[Any]:
             return None
         return found
 
-    lease_taken: set[str] = set()
-    acquire = lease._acquire
-
     def acquired(store: Store, key: str, *rest: Any) -> lease.Lease:
         taken = acquire(store, key, *rest)
         lease_taken.add(key)
         return taken
 
-    stack = _both(patch.object(Store, "valid", valid), patch.object(lease, "_acquire", acquired))
-    del looks
-    return stack
-
-
-@contextmanager
-def _both(*patches: AbstractContextManager[Any]) -> Iterator[None]:
-    with patches[0], patches[1]:
+    with patch.object(Store, "valid", valid), patch.object(lease, "_acquire", acquired):
         yield
-
-
-def _one_attempt() -> AbstractContextManager[Any]:
-    return patch.object(lease.Lease, "attempt", property(lambda self: "1"))
 
 
 def _same_attempt_again(follower: Any, store: Store, attempt: str, restarts: int) -> Any:
@@ -119,11 +106,6 @@ def _no_discard(store: Store, needs: Needs, item: Any, key: str, held: str, mine
 
 def _unheld_all(store: Store, keys: Any, **rest: Any) -> dict[str, int]:
     return {key: lease._newest(store, key)[0] for key in keys}
-
-
-def _stale_needs() -> AbstractContextManager[Any]:
-    """What runs name is read once, before leases are watched."""
-    return patch.object(Needs, "begun", lambda self: set())
 
 
 def _set_aside_for_good(self: Needs, kind: str, key: str) -> bool:
@@ -219,7 +201,11 @@ PLANTS = (
         "tasks/running/execution.py",
         _no_check_after_lease,
     ),
-    Plant("the lease's generation names the attempt", "infra/store/lease.py", _one_attempt),
+    Plant(
+        "the lease's generation names the attempt",
+        "infra/store/lease.py",
+        replaced(lease.Lease, "attempt", property(lambda self: "1")),
+    ),
     Plant(
         "a restart is another attempt",
         "tasks/running/execution.py",
@@ -252,7 +238,7 @@ PLANTS = (
     Plant(
         "gc: run records are read again before the removal",
         "flows/cli/gc.py",
-        _stale_needs,
+        replaced(Needs, "begun", lambda self: set()),  # read once, before leases are watched
         aim=_gc_stands_still("directory", "remove any", 1, 3, "night"),
     ),
     Plant(

@@ -108,8 +108,8 @@ class Laws:
             self._submitted["/".join(name.split("/")[1:3])] = self.world.now
         elif what == "write tpu":
             self.payments.follows(process, "/".join(name.split("/")[1:3]))
-        elif what in ("create champion", "create night") and result is not False:
-            self.champions.created(process, what, name, killed=result is None)
+        elif what in ("create champion", "create night", "remove champion") and result is not False:
+            self.champions.changed(process, what, name, killed=result is None)
         elif what in ("write run", "remove run", "remove any") and name.startswith("runs/"):
             self.on_record.changed(name)
             if what.startswith("remove"):

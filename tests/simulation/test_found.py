@@ -275,6 +275,15 @@ def test_gc_gives_back_what_a_run_found_before_it_was_set_aside() -> None:
     holds("bucket", "local", seed=116067310, stages=4, **more)
 
 
+def test_a_run_that_gc_drops_before_its_entry_is_there_is_no_champion() -> None:
+    """`promote` stood still after its last look for the run's record: the champion's run and model
+    were gone."""
+    still = (Fault("pause", "operator", "create champion", 1, "before", 15.0),)
+    events = Event("promote", 60.0), Event("gc", 62.0, amount=1.0)
+    for place in ("directory", "bucket"):
+        holds(place, "local", stages=3, faults=still, events=events)
+
+
 def test_gc_leaves_the_record_of_a_machine_that_it_cannot_see_to() -> None:
     """It dropped a run whose flow had been killed and whose machine worked, while the cloud refused
     to answer. The next run asked for a machine beside it."""

@@ -25,18 +25,12 @@ from schemas.base import StageFailed, Stopped
 from tasks.running.watch import Watch
 from tests.fakes.process import until
 from tests.flows.lab import ROOT, SLOW, Lab, flip_a_byte
+from tests.flows.test_flow import again  # noqa: F401
 
 
 @pytest.fixture
 def lab(tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]) -> Lab:
     return Lab(tmp_path, tiny_recipe, capsys)
-
-
-@pytest.fixture
-def again(lab: Lab, finished: tuple[Path, dict[str, Any]]) -> Lab:
-    """A lab whose store has had a run."""
-    shutil.copytree(finished[0], lab.store_path)
-    return lab
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from flows.promotion.nights import Decision, decision_name, is_unchanged, last_n
 from flows.recipe.resolve import resolve
 from flows.report import publish
 from flows.runs.record import read_run
+from infra.store.objects import Damaged
 from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.job import JobRequest
@@ -42,7 +43,7 @@ from schemas.recipe import GateRule, GateSpec
 from schemas.reports import RunRecord
 from tasks.contract.job import write_jsonl
 from tasks.running.watch import WATCH, Watch
-from tests.flows.promotion.gate_runs import PER_DOMAIN, items
+from tests.flows.promotion.gate_runs import PER_DOMAIN, decided, items
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
 NIGHT = "demo-202611{:02}-020000-ab12"
@@ -326,12 +327,14 @@ def submit(
     return evaluate.submit
 
 
-@pytest.mark.parametrize("what", ["current", "new_rows", "decision_name"])
+@pytest.mark.parametrize("what", ["current", "new_rows", "gate", "decision_name"])
 def test_a_store_that_is_away_ends_the_night_with_one_line(real, monkeypatch, what):
-    """At its begin, at its gate, or when all is decided: the next night goes on from there."""
+    """At its begin, at its gate, or when all is decided: the next night goes on from there. So
+    where other bytes arrive than were stored."""
 
     def away(*given: object) -> None:
-        raise ConnectionError("gs://bucket did not answer for 15 min")
+        said = "gs://bucket did not answer for 15 min"
+        raise Damaged([said]) if what == "gate" else ConnectionError(said)
 
     monkeypatch.setattr(module, what, away)
     night = partial(nightly, data=str(real.recipe.parent), return_state=True)
@@ -363,11 +366,7 @@ def test_a_night_with_nothing_new_says_so_and_starts_no_run(nights, finished, ca
     assert main(arguments) == 0
     first = json.loads(capsys.readouterr().out)["run_id"]
     last = read_run(nights.store, first)
-    verdict = {"promote": False, "why": "no win", "candidate": first, "champion": None}
-    fresh = {"rows": 60, "new": 60, "changed": 0, "gone": 0, "since": None}
-    made = {"run_id": first, "fresh": fresh, "gate": verdict, "why": "no win", "decided": 1.0}
-    decided = Decision.model_validate({**made, "promoted": False, "champion": None})
-    open_store(nights.root).write_json(decision_name(first), decided)
+    open_store(nights.root).write_json(decision_name(first), decided(first))
     found = last_nightly(nights.store, "demo")
     assert found[0] == last
     state = nights.run(killed)

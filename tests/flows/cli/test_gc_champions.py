@@ -8,13 +8,14 @@ import pytest
 from flows.cli import gc
 from flows.promotion import champion
 from flows.promotion.champion import promote_by_hand, rollback
-from flows.promotion.nights import Decision, decision_name, name_rematches
+from flows.promotion.nights import decision_name, name_rematches
 from flows.runs.record import record_name
 from infra.store.store import Store
 from schemas.base import InputError
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord
 from tests.flows.cli.gc_yard import Yard, key
+from tests.flows.promotion.gate_runs import decided
 from tests.flows.runs.synthetic_run import with_stage
 
 ENTRY = "champions/demo/000001.json"
@@ -88,33 +89,31 @@ def test_a_run_that_is_promoted_while_its_record_goes_has_it_back(yard, monkeypa
     assert yard.found() == set()
 
 
-def test_a_run_that_was_dropped_while_it_was_verified_is_not_promoted(yard, monkeypatch):
+@pytest.mark.parametrize("where", ["_verified", "_rates"])
+def test_a_run_that_was_dropped_while_it_was_promoted_is_not(yard, monkeypatch, where):
+    """While its model was verified, or between the last look for its record and its entry."""
     crown(yard, 1, "a")
     yard.store.remove(ENTRY)
-    verified = champion._verified
+    really = getattr(champion, where)
 
-    def dropped(results: Any) -> Any:
-        found = verified(results)
+    def dropped(*arguments: Any) -> Any:
+        found = really(*arguments)
         yard.gc("--drop-run", "a", "--delete")
         return found
 
-    monkeypatch.setattr(champion, "_verified", dropped)
+    monkeypatch.setattr(champion, where, dropped)
     with pytest.raises(InputError, match="run 'a' was dropped meanwhile"):
         promote_by_hand(yard.store, "a", "")
     assert champion.current(yard.store, "demo") is None
+    assert yard.store.list_runs() == []
 
 
 def test_evaluations_that_a_decision_rests_on_are_needed_as_long_as_its_run(yard: Yard) -> None:
     yard.commit(1)
     yard.commit(2)
     yard.run("nightly", 1)
-    evaluation = yard.commit(2).ref().model_dump(mode="json")
-    verdict = {"promote": True, "why": "", "candidate": "nightly", "champion": None}
-    verdict |= {"evaluations": [evaluation]}
-    fresh = {"rows": 0, "new": 0, "changed": 0, "gone": 0, "since": None}
-    made = {"run_id": "nightly", "fresh": fresh, "gate": verdict, "why": ""}
-    made |= {"promoted": True, "champion": 1, "decided": 1.0}
-    yard.store.write_json(decision_name("nightly"), Decision.parse(made))
+    night = decided("nightly", evaluations=(yard.commit(2).ref(),))
+    yard.store.write_json(decision_name("nightly"), night)
     assert yard.found() == set()
     assert ("artifact", "artifacts/sft/2") in yard.found("--drop-run", "nightly")
     yard.store.write_bytes(decision_name("nightly"), b"{")

@@ -4,8 +4,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from flows.promotion.gate import Gate
+from flows.promotion.nights import Decision, NewRows
 from infra.store.store import Store
-from schemas.artifact import Manifest
+from schemas.artifact import ArtifactRef, Manifest
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from schemas.job import JobRequest
@@ -31,6 +33,16 @@ def make(root: Path, name: str, skill: float = 0.7, **options: Any) -> tuple[Sto
         text=name,
         **{"per_domain": PER_DOMAIN, **options},
     )
+
+
+def decided(run_id: str, evaluations: tuple[ArtifactRef, ...] = ()) -> Decision:
+    """A night that kept what it found, by these evaluations."""
+    fresh = NewRows(rows=60, new=60, changed=0, gone=0, since=None)
+    verdict = Gate(
+        promote=False, why="no win", candidate=run_id, champion=None, evaluations=evaluations
+    )
+    said = {"why": "no win", "promoted": False, "champion": None, "decided": 1.0}
+    return Decision(run_id=run_id, fresh=fresh, gate=verdict, **said)
 
 
 def items(store: Store, record: RunRecord, stage: str) -> list[EvalItem]:

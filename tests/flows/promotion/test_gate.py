@@ -257,16 +257,15 @@ def test_a_prompt_whose_reference_was_corrected_is_not_the_same_prompt(store, ol
     assert finding(gate(store, new, old), "exact_answer").n == 419
 
 
-def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(store, old, tmp_path):
-    _, new = make(tmp_path / "store", "other", 0.9, config={"grpo_eval": {"response_length": 99}})
-    [spec] = rematches(store, new, old)
-    assert (spec.kind, spec.config) == ("reasoning_eval", {"response_length": 99})
-
-
-def test_samples_that_only_one_of_both_gave_are_no_reason_to_ask_again(store, old, tmp_path):
-    sampled = {"grpo_eval": {"sampling": {"samples": 4}}}
-    _, new = make(tmp_path / "store", "other", 0.9, config=sampled)
-    assert rematches(store, new, old) == []
+@pytest.mark.parametrize(
+    ("config", "again"),
+    [({"response_length": 99}, ["reasoning_eval"]), ({"sampling": {"samples": 4}}, [])],
+)
+def test_a_champion_that_was_asked_in_another_way_is_evaluated_again(store, old, config, again):
+    """Samples that only one of both gave are no reason."""
+    _, new = make(store.path("runs").parent, "other", 0.9, config={"grpo_eval": config})
+    found = [(spec.kind, spec.config) for spec in rematches(store, new, old)]
+    assert found == [(kind, config) for kind in again]
 
 
 def test_a_champion_that_another_version_evaluated_is_asked_again_and_not_read(store, old, new):

@@ -144,7 +144,6 @@ def test_a_loss_is_excluded_only_where_the_interval_leaves_it_out() -> None:
     assert one(KEEP, answers(400, won=9, lost=9)).outcome == "passed"
     few = one(KEEP, answers(50))
     assert few.outcome == "too few prompts"
-    assert few.needed is not None
     assert few.needed == 72, "0.95^72 is 2.49 %"
     assert one(KEEP, answers(few.needed)).outcome == "passed"
     why = "a loss of 5.0 points is not excluded, p = 0.077 where the night asks for 0.025"
@@ -186,6 +185,9 @@ def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
     lost = one(KEEP, answers(400, lost=40))
     assert (lost.outcome, lost.needed) == ("failed", None)
     assert lost.text.endswith(", a loss (400 prompts, paired)")
+    spec = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.2),))
+    within = one(spec, answers(400, lost=40))
+    assert (within.outcome, within.difference.high < 0) == ("passed", True)
     open_ = one(KEEP, answers(200, won=12, lost=16))
     assert open_.outcome == "too few prompts"
     assert open_.needed is not None
@@ -193,13 +195,6 @@ def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
     worse = one(KEEP, answers(60, won=5, lost=9))
     assert worse.outcome == "too few prompts", "7 points lost, more than the margin: maybe chance"
     assert worse.needed is not None
-
-
-def test_a_loss_within_the_margin_is_accepted() -> None:
-    spec = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.2),))
-    finding = one(spec, answers(400, lost=40))
-    assert finding.difference.high < 0
-    assert finding.outcome == "passed"
 
 
 @pytest.mark.parametrize(

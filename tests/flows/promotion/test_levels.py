@@ -46,14 +46,6 @@ def test_of_two_nights_at_a_time_one_has_to_decide_again(tmp_path: Path) -> None
     assert night_of(store, "demo", "b", "b").number == 2
 
 
-def test_a_listing_that_lags_behind_gives_no_number_twice(tmp_path, monkeypatch):
-    store = open_store(tmp_path)
-    for run in "abc":
-        assert take(store, "demo", night_of(store, "demo", run, run))
-    monkeypatch.setattr(store, "children", lambda name: ["000001.json"])
-    assert night_of(store, "demo", "d", "d").number == 4
-
-
 def test_a_damaged_night_counts_as_one(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     take(store, "demo", Night(number=1, level=level(1), look="a", run_id="a"))

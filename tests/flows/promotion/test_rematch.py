@@ -63,15 +63,12 @@ def test_worked_examples_compare_no_models(tmp_path: Path, kind: str) -> None:
     store, champion = shown_examples(tmp_path, "old", kind)
     _, candidate = shown_examples(tmp_path, "new", kind)
     assert rematches(store, candidate, champion) == []
-    matches, _ = meet(store, candidate, champion)
-    assert [match.ours.name for match in matches] == ["grpo_eval", "safety_eval"]
+    met = [match.ours.name for match in meet(store, candidate, champion)[0]]
+    assert met == ["grpo_eval", "safety_eval"]
     rates = promote_by_hand(store, "new", "").metrics
     assert (rates["exact_answer"], rates["safe_rate"]) == (pytest.approx(0.7), pytest.approx(0.7))
     damage(store, candidate, "shown")
-    assert [match.ours.name for match in meet(store, candidate, champion)[0]] == [
-        "grpo_eval",
-        "safety_eval",
-    ]
+    assert [match.ours.name for match in meet(store, candidate, champion)[0]] == met
 
 
 def test_a_kind_that_only_a_base_with_worked_examples_was_asked_is_no_rule(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ process is gone."""
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from flows.cli import show
 from flows.recipe.resolve import resolve
 from flows.report.page import report_of
-from flows.runs.record import RunLog, read_run, read_runs, record_name, run_status
+from flows.runs.record import RunLog, new_run_id, read_run, read_runs, record_name, run_status
 from flows.runs.results import read_results
 from infra.process_identity import this_process
 from infra.store.store import Store, open_store
@@ -29,6 +30,18 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def run(store: Store, tiny_recipe: Path) -> RunLog:
     return RunLog(store, resolve(str(tiny_recipe)), "local", lambda record: None)
+
+
+def test_ids_are_in_the_order_of_their_beginnings_whatever_the_clocks_show(monkeypatch):
+    """By them a night finds the one before."""
+    ids = []
+    with monkeypatch.context() as clock:
+        for zone in ("Asia/Tokyo", "America/Los_Angeles"):
+            clock.setenv("TZ", zone)
+            time.tzset()
+            ids.append(new_run_id("demo")[:-5])
+    time.tzset()
+    assert ids == sorted(ids)
 
 
 def begun(name: str, key: str = "k") -> StageRecord:

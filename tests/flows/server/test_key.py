@@ -5,6 +5,7 @@ A server that merely listens on this machine is neither adopted nor given the ke
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from urllib.request import urlopen
 import pytest
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
+    PREFECT_API_SSL_CERT_FILE,
     PREFECT_API_URL,
     PREFECT_HOME,
     temporary_settings,
@@ -130,16 +132,34 @@ def test_a_run_adopts_no_server_that_merely_listens(home, monkeypatch):
     assert all("Authorization" not in one for one in foreign.heard)
 
 
-def test_an_api_that_asks_for_a_key_is_named(home: Path) -> None:
+@pytest.mark.parametrize("health", ["/health", "nowhere"])
+def test_an_api_that_asks_for_a_key_is_named(home: Path, health: str) -> None:
+    """Prefect Cloud asks also whoever wants to know whether it is healthy."""
+
     class Asks(Handler):
         def do_GET(self) -> None:
             right = self.headers["Authorization"] == f"Basic {as_header('me:secret-one')}"
-            self.answer(200 if right or self.path.endswith("/health") else 401, b"")
+            self.answer(200 if right or self.path.endswith(health) else 401, b"")
 
     with HttpServer(Asks) as server:
         url = f"{server.url}/api"
         assert "asks for a key; set PREFECT_API_AUTH_STRING" in (api_problem(Api(url)) or "")
         assert api_problem(Api(url, "me:secret-one")) is None
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_an_api_with_a_certificate_of_its_own_answers_whom_prefect_trusts(home, trusted):
+    made = home / "made.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    subprocess.run([*command, "-nodes", "-keyout", made, "-out", made, *names], check=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(made)
+    with Foreign() as foreign:
+        foreign.socket = tls.wrap_socket(foreign.socket, server_side=True)
+        api = Api(f"https://{foreign.address}/api")
+        with temporary_settings({PREFECT_API_SSL_CERT_FILE: str(made) if trusted else None}):
+            assert (api_problem(api) is None) == trusted
 
 
 def test_the_key_is_masked_in_every_form(home: Path) -> None:

@@ -3,10 +3,13 @@ tests/end_to_end/flows/server."""
 
 import asyncio
 import socket
+import time
 
 import pytest
 
+from flows.server.deploy import _night
 from flows.server.serve import template
+from schemas.base import InputError
 
 CHOSEN = {
     "command": "/bin/sh -c 'touch /tmp/chosen'",
@@ -27,6 +30,32 @@ def test_a_run_chooses_neither_its_command_nor_its_environment() -> None:
     assert configuration.command == template()["job_configuration"]["command"]
     assert str(configuration.working_dir) == template()["job_configuration"]["working_dir"]
     assert configuration.env == {}
+
+
+@pytest.mark.parametrize(
+    ("clock", "name", "zone"),
+    [
+        ("Europe/Berlin", "Europe/Berlin", "Europe/Berlin"),
+        ("UTC", None, "UTC"),  # a container without a file that names it
+        ("Asia/Tokyo", None, None),
+        ("CET-1CEST,M3.5.0,M10.5.0/3", "UTC", None),
+        ("Europe/London", "UTC", None),  # the same in winter
+        ("UTC", "Mars/Olympus", None),
+    ],
+)
+def test_nights_are_scheduled_by_the_clock_of_this_machine_or_not(clock, name, zone, monkeypatch):
+    """Without a name, Prefect takes the zone for UTC."""
+    monkeypatch.setattr("tzlocal.get_localzone_name", lambda: name)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", clock)
+        time.tzset()
+        if zone is None:
+            with pytest.raises(InputError, match="has no name that Prefect knows"):
+                _night()
+        else:
+            [made] = _night()["schedules"]
+            assert (made.schedule.timezone, made.active) == (zone, False)
+    time.tzset()
 
 
 @pytest.fixture

@@ -46,7 +46,6 @@ class Scripted:
     followed_elsewhere: list[str] = field(default_factory=list)
     paused: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    followed: list[str] = field(default_factory=list)
 
     def submit(self, spec: JobSpec) -> JobHandle:
         self.submitted.append(spec.attempt)
@@ -57,7 +56,6 @@ class Scripted:
 
     def _start(self, handle: JobHandle) -> JobHandle:
         self._statuses: Iterator[JobStatus] = iter(self.script.pop(0))
-        self.followed.append(handle.attempt)
         return handle
 
     def poll(self, handle: JobHandle) -> JobStatus:
@@ -93,14 +91,14 @@ class Bench:
     taken_over: bool = False
     newer_job: bool = False
 
-    def run(self, backend: Scripted, restarts: int = 3) -> JobStatus:
+    def run(self, backend: Scripted) -> JobStatus:
         context().backends["scripted"] = backend
         listener = Listener(logging.getLogger("test").info, lambda status: None)
         settings = Settings(poll_seconds=0.001, lease_seconds=0.01)
 
         overtaken, newer = lambda: self.taken_over, lambda: self.newer_job
         follower = Follower(JOB, self.watch, listener, settings, overtaken, newer)
-        return run_to_the_end(follower, self.store, "4", restarts)
+        return run_to_the_end(follower, self.store, "4", restarts=3)
 
 
 @pytest.fixture
@@ -126,20 +124,6 @@ def test_a_lost_job_is_submitted_again_under_a_new_name_and_all_of_it_is_paid(be
     assert "the TPU was preempted" in bench.said[0]
 
 
-def test_restarts_end_when_the_budget_is_used_up(bench: Bench) -> None:
-    backend = Scripted([[LOST], [LOST], [LOST]])
-    assert bench.run(backend, restarts=2) == LOST
-    assert backend.submitted == ["4", "4-1", "4-2"]
-
-
-def test_a_lost_job_is_not_started_again_beside_that_of_the_run_that_took_over(bench):
-    """A flow stood still: two machines were paid for one stage."""
-    bench.taken_over = True
-    backend = Scripted([[LOST], [DONE]])
-    assert bench.run(backend) == LOST
-    assert backend.submitted == ["4"]
-
-
 def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:
     """A flow stood still as soon as it had the lease, or when it had seen that it held it: it
     followed the other's machine as one that had outlived its flow, and deleted it, or noted in its
@@ -150,43 +134,12 @@ def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:
     assert (backend.submitted, backend.cancelled, backend.followed_elsewhere) == ([], [], [])
 
 
-def test_a_job_beside_that_of_the_run_that_took_over_is_given_up(bench: Bench) -> None:
-    """A flow stood still within its request for a machine: two machines worked on one stage until
-    both had made it."""
-    bench.taken_over = bench.newer_job = True
-    backend = Scripted([[status("running")] * 1000])
-    assert bench.run(backend).lost
-    assert (backend.submitted, backend.cancelled) == (["4"], ["4"])
-    assert backend.followed_elsewhere == []
-
-
 def test_a_failure_of_the_stage_itself_is_not_tried_again(bench: Bench) -> None:
     failed = status("failed", error="the loss is nan")
     backend = Scripted([[failed]])
     assert bench.run(backend) == failed
     assert backend.submitted == ["4"]
     assert bench.watch.costs == {}, "a machine of one's own costs nothing, which is not 0 dollars"
-
-
-def test_a_stopped_stage_cancels_its_job(bench: Bench) -> None:
-    backend = Scripted([[status("running")] * 2])
-    bench.watch.stop.set()
-    with pytest.raises(Stopped):
-        bench.run(backend)
-    assert backend.cancelled == ["4"]
-
-
-def test_a_stopped_stage_leaves_its_job_to_the_run_that_has_taken_it_over(bench: Bench) -> None:
-    """It stood still for longer than its lease lives. Anybody clears a job that has ended."""
-    bench.taken_over = True
-    ended = Scripted([[DONE]])
-    bench.run(ended)
-    backend = Scripted([[status("running")] * 2])
-    bench.watch.stop.set()
-    with pytest.raises(Stopped):
-        bench.run(backend)
-    assert (backend.cancelled, backend.followed_elsewhere) == ([], ["4"])
-    assert (ended.cancelled, ended.followed_elsewhere) == (["4"], [])
 
 
 PAUSED = status("paused", error="paused at its checkpoint after step 3 of 8")
@@ -203,49 +156,54 @@ class Near(Scripted):
         return super().poll(handle)
 
 
-def test_before_a_deadline_a_running_job_is_asked_once_to_pause(bench: Bench) -> None:
-    backend = Near([[status("running")] * 3 + [PAUSED]], near=bench.watch.pause)
-    assert bench.run(backend) == PAUSED
-    assert (backend.paused, backend.cancelled, backend.submitted) == (["4"], ["4"], ["4"])
+RUNNING = status("running")
 
 
-def test_before_a_deadline_a_job_that_was_taken_over_is_left_to_the_other_run(
-    bench: Bench,
+@pytest.mark.parametrize(
+    ("given", "script", "ended", "submitted", "cancelled", "left", "paused"),
+    [
+        # restarts end when the budget is used up
+        ("", [[LOST]] * 4, LOST, "4 4-1 4-2 4-3", "4 4-1 4-2 4-3", "", ""),
+        # not beside the job of the run that took over: two machines were paid for one stage
+        ("taken over", [[LOST], [DONE]], LOST, "4", "4", "", ""),
+        # the flow stood still within its request: two machines worked until both had made it
+        ("taken over, newer job", [[RUNNING] * 1000], "lost", "4", "4", "", ""),
+        ("stop", [[RUNNING] * 2], "was stopped", "4", "4", "", ""),
+        # it stood still for longer than its lease lives
+        ("stop, taken over", [[RUNNING] * 2], "was stopped", "4", "", "4", ""),
+        # anybody clears a job that has ended
+        ("taken over", [[DONE]], DONE, "4", "4", "", ""),
+        # before a deadline a running job is asked once to pause
+        ("near", [[RUNNING] * 3 + [PAUSED]], PAUSED, "4", "4", "", "4"),
+        # but not one that was taken over: the other run had to ask for another machine
+        ("near, taken over", [[RUNNING] * 3], "another run goes on", "4", "", "4", ""),
+        # no machine is waited for, what is lost is not started again, and nothing is submitted
+        ("near", [[status("queued")] * 2], "had no machine yet", "4", "4", "", ""),
+        ("near", [[RUNNING, LOST]], LOST, "4", "4", "", "4"),
+        ("pause", [], "stage sft had not begun", "", "", "", ""),
+        # a job of an earlier run that was lost or paused goes on
+        ("earlier", [[LOST], [DONE]], DONE, "4", "3 4", "", ""),
+        ("earlier", [[PAUSED], [DONE]], DONE, "4", "3 4", "", ""),
+    ],
+)
+def test_a_job_is_followed_cancelled_paused_or_left(
+    bench: Bench, given, script, ended, submitted, cancelled, left, paused
 ) -> None:
-    """It was asked to pause, and the other run had to ask for another machine."""
-    bench.taken_over = True
-    backend = Near([[status("running")] * 3], near=bench.watch.pause)
-    with pytest.raises(Stopped, match="another run goes on"):
-        bench.run(backend)
-    assert (backend.paused, backend.cancelled, backend.followed_elsewhere) == ([], [], ["4"])
-
-
-def test_before_a_deadline_no_machine_is_waited_for(bench: Bench) -> None:
-    backend = Near([[status("queued")] * 2], near=bench.watch.pause)
-    with pytest.raises(Stopped, match="had no machine yet"):
-        bench.run(backend)
-    assert (backend.paused, backend.cancelled) == ([], ["4"])
-
-
-def test_before_a_deadline_what_is_lost_is_not_started_again(bench: Bench) -> None:
-    backend = Near([[status("running"), LOST]], near=bench.watch.pause)
-    assert bench.run(backend) == LOST
-    assert backend.submitted == ["4"]
-
-
-def test_after_a_deadline_came_near_nothing_is_submitted(bench: Bench) -> None:
-    backend = Scripted([])
-    bench.watch.pause.set()
-    with pytest.raises(Stopped, match="stage sft had not begun"):
-        bench.run(backend)
-    assert backend.submitted == []
-
-
-@pytest.mark.parametrize("ended", [LOST, PAUSED], ids=["lost", "paused"])
-def test_a_job_of_an_earlier_run_that_was_lost_or_paused_goes_on(bench: Bench, ended) -> None:
-    backend = Scripted([[ended], [DONE]], running=JobHandle(JOB.store, JOB.key, "3"))
-    assert bench.run(backend) == DONE
-    assert backend.submitted == ["4"]
+    bench.taken_over, bench.newer_job = "taken over" in given, "newer job" in given
+    running = JobHandle(JOB.store, JOB.key, "3") if given == "earlier" else None
+    near = bench.watch.pause if "near" in given else threading.Event()
+    for event in [name for name in ("stop", "pause") if name in given]:
+        getattr(bench.watch, event).set()
+    backend = Near([list(one) for one in script], running=running, near=near)
+    if isinstance(ended, JobStatus):
+        assert bench.run(backend) == ended
+    elif ended == "lost":
+        assert bench.run(backend).lost
+    else:
+        with pytest.raises(Stopped, match=ended):
+            bench.run(backend)
+    did = backend.submitted, backend.cancelled, backend.followed_elsewhere, backend.paused
+    assert tuple(map(" ".join, did)) == (submitted, cancelled, left, paused)
 
 
 def test_what_is_left_over_is_said(bench: Bench) -> None:

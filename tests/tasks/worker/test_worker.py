@@ -76,8 +76,12 @@ class Bench:
 
     def run(self, code: str, **changes: Any) -> tuple[JobSpec, JobStatus]:
         spec = self.spec(code, **changes)
+        return spec, self.ended(spec)
+
+    def ended(self, spec: JobSpec) -> JobStatus:
+        """The status in which a job ends, which is submitted unless it was."""
         handle = self.backend.submit(spec)
-        return spec, until(lambda: self.backend.poll(handle), lambda status: status.state in FINAL)
+        return until(lambda: self.backend.poll(handle), lambda status: status.state in FINAL)
 
     def start(self, code: str) -> tuple[JobSpec, int]:
         """Start a job and wait until its stage says that it blocks; returns the worker's process
@@ -246,8 +250,7 @@ def test_a_cancelled_job_can_be_run_again(bench: Bench) -> None:
     assert not bench.out(spec).exists()
     first = bench.status(spec)
     again = spec.model_copy(update={"attempt": "2"})
-    handle = bench.backend.submit(again)
-    ended = until(lambda: bench.backend.poll(handle), lambda status: status.state in FINAL)
+    ended = bench.ended(again)
     assert ended.state == "succeeded"
     manifest = bench.store.valid("toy", spec.key)
     assert manifest is not None
@@ -260,8 +263,7 @@ def test_a_cancelled_job_can_be_run_again(bench: Bench) -> None:
 def test_a_killed_worker_is_reported_and_can_be_run_again(bench: Bench) -> None:
     spec, pid = bench.start(WRITE + "job.work.write('checkpoint', b'')\n" + BLOCK)
     os.kill(pid, signal.SIGKILL)
-    handle = bench.backend.submit(spec)
-    status = until(lambda: bench.backend.poll(handle), lambda status: status.state in FINAL)
+    status = bench.ended(spec)
     assert "killed by signal 9" in (status.error or "")
     assert bench.store.path(f"work/{spec.key}/kept/checkpoint").exists()
 
@@ -306,13 +308,8 @@ def test_the_worker_loads_neither_prefect_nor_the_flows(bench: Bench) -> None:
 
 
 def test_called_without_a_job_it_says_how() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tasks.worker"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "tasks.worker"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "usage: python -m tasks.worker path/to/job.json\n")
 
 

@@ -29,28 +29,18 @@ def page(served: Served) -> Iterator[Page]:
         made = browser.new_page(viewport={"width": 1400, "height": 1300})
         made.set_default_timeout(1000 * PATIENCE)
         expect.set_options(timeout=1000 * PATIENCE)
-        refused: list[str] = []
-        made.on(
-            "console",
-            lambda message: (
-                refused.append(message.text) if "Content Security Policy" in message.text else None
-            ),
-        )
-        made.on(
-            "pageerror",
-            lambda error: refused.append(str(error)) if "unsafe-eval" in str(error) else None,
-        )
+        said: list[str] = []
+        made.on("console", lambda message: said.append(message.text))
+        made.on("pageerror", lambda error: said.append(str(error)))
         made.goto(served.link)
         expect(made.get_by_text("What to train: one that comes with Lyceum")).to_be_visible()
         picture(made, "let-in")
         yield made
         # Prefect's pages report what people do to amplitude.com; the hostile text is that of the
         # last test.
-        kept_out = [
-            text
-            for text in refused
-            if not re.search("amplitude.com|elsewhere.invalid|inline|javascript:", text)
-        ]
+        refused = filter(re.compile("Content Security Policy|unsafe-eval").search, said)
+        ours = re.compile("amplitude.com|elsewhere.invalid|inline|javascript:")
+        kept_out = [text for text in refused if not ours.search(text)]
         assert kept_out == [], "our policy breaks nothing else of Prefect's pages"
 
 
@@ -77,9 +67,7 @@ def add_override(page: Page, text: str) -> None:
 def submit(page: Page, served: Served) -> str:
     """Submit the form and open the page of the run that it made; returns the flow run's id."""
     asked = re.compile(r"/create_flow_run$")
-    for _ in range(
-        20
-    ):  # Prefect's form takes nothing before all of it has loaded, and says nothing
+    for _ in range(20):  # it takes nothing before all of it has loaded, and says nothing
         try:
             with page.expect_request(asked, timeout=15_000):
                 page.get_by_role("button", name="Submit").press("Enter")
@@ -87,9 +75,8 @@ def submit(page: Page, served: Served) -> str:
             continue
         break
     page.wait_for_url(re.compile(r"/deployments/deployment/[0-9a-f-]*\?"))
-    run = str(
-        served.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})[0]["id"]
-    )
+    newest = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1}
+    run = str(served.ask("/flow_runs/filter", newest)[0]["id"])
     page.goto(f"{served.ui}/v2/runs/flow-run/{run}")
     return run
 
@@ -179,37 +166,23 @@ def test_cancel_leaves_nothing(served: Served, page: Page, tiny_recipe: Path) ->
     picture(page, "cancelled")
     assert served.records()[-1].status == "cancelled"
     assert "Beginning flow run" in served.logs(run)
-    until(
-        lambda: (
-            not any(
-                "tasks.worker" in command or "engine" in command
-                for command in served.processes().values()
-            )
-        ),
-        seconds=60,
-    )
+    of_a_run = re.compile(r"tasks\.worker|engine")
+    until(lambda: not any(map(of_a_run.search, served.processes().values())), seconds=60)
 
 
-def test_the_nightly_schedule_is_there_and_switched_off(served: Served, page: Page) -> None:
+def test_one_click_switches_the_nightly_schedule_on_and_off(served: Served, page: Page) -> None:
+    """It is off at first."""
     page.goto(f"{served.ui}/v2/deployments")
     expect(page.get_by_text(re.compile("At 02:00 AM")).first).to_be_visible()
     expect(page.get_by_text("Paused").first).to_be_visible()
     picture(page, "deployments")
-
-
-def test_one_click_switches_the_nightly_schedule_on_and_off(served: Served, page: Page) -> None:
-    page.goto(f"{served.ui}/v2/deployments")
     page.locator("a[href*='/deployments/deployment/']", has_text="nightly").click()
     schedule = page.locator("main").get_by_role("switch").last
     expect(schedule).not_to_be_checked()
     for active in (True, False):
         schedule.click()
         expect(schedule).to_be_checked(checked=active)
-        until(
-            lambda wanted=active: (
-                [one["active"] for one in served.ask(NIGHTLY)["schedules"]] == [wanted]
-            )
-        )
+        until(lambda wanted=active: served.ask(NIGHTLY)["schedules"][0]["active"] == wanted)
         if active:
             picture(page, "schedule")
             page.reload()  # Prefect's page loses a click while it still writes the one before

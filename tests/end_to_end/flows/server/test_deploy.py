@@ -9,22 +9,22 @@ from pathlib import Path
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import (
-    DeploymentScheduleUpdate,
-    DeploymentUpdate,
-    WorkPoolCreate,
-)
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelling, Crashed, Running
 from prefect.variables import Variable
 
 from flows.cli.main import main
-from flows.server.deploy import deploy
+from flows.post_train import post_train
+from flows.recipe.parameters import recipe_choices
+from flows.server.deploy import deploy, register
 from flows.server.exposure import choices
 from flows.server.prefect_api import free_port
-from flows.server.serve import template
+from flows.server.serve import POOL, _end_what_is_left, template
 from infra.process import ROOT
 from schemas.base import InputError
+from tasks.stage import run_stage
 
 NIGHTLY, POST_TRAIN = "nightly/nightly", "post-train/post-train"
 
@@ -128,18 +128,38 @@ def test_registering_again_keeps_what_people_changed_in_the_ui(client, tmp_path)
     nightly = client.read_deployment_by_name(NIGHTLY)
     parameters = {"recipe": "open_data", "force": ["sft"]}
     client.update_deployment(nightly.id, DeploymentUpdate(parameters=parameters))
-    client.request(
-        "PATCH",
-        "/deployments/{id}/schedules/{schedule_id}",
-        path_params={"id": nightly.id, "schedule_id": nightly.schedules[0].id},
-        json=DeploymentScheduleUpdate(active=True).model_dump(mode="json", exclude_unset=True),
-    )
+    one_gpu = DeploymentUpdate(concurrency_limit=1)
+    client.update_deployment(client.read_deployment_by_name(POST_TRAIN).id, one_gpu)
+    client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=True)
     assert deploy("processes") == first
     again = client.read_deployment_by_name(NIGHTLY)
     assert again.parameters == parameters
     [schedule] = again.schedules
     assert (schedule.schedule, schedule.active) == (nightly.schedules[0].schedule, True)
-    assert again.global_concurrency_limit is not None
+    limits = [client.read_deployment_by_name(name).global_concurrency_limit for name in first.pages]
+    assert [limit and limit.limit for limit in limits] == [1, 1]
+    assert again.concurrency_options == nightly.concurrency_options
+
+
+def test_what_lost_its_process_has_ended_when_serve_starts_again(client):
+    """A night was killed, which its worker saw; the run within it, which no worker knows, goes on
+    for ever. Another one was killed while it was being cancelled."""
+    closed = {"type": "process", "base_job_template": template()}
+    client.create_work_pool(WorkPoolCreate(name=POOL, **closed))
+    try:
+        register(client, POOL, "store", recipe_choices(None), {})
+        deployment = client.read_deployment_by_name(NIGHTLY).id
+        lost = [client.create_flow_run_from_deployment(deployment).id for _ in range(2)]
+        parent = client.create_task_run(run_stage, lost[0], "0", state=Running())
+        within = client.create_flow_run(post_train, parent_task_run_id=parent.id).id
+        states = {lost[0]: [Crashed()], lost[1]: [Running(), Cancelling()], within: [Running()]}
+        for run, state in [(run, state) for run, told in states.items() for state in told]:
+            client.set_flow_run_state(run, state, force=True)
+        _end_what_is_left(client)
+        ended = [client.read_flow_run(run).state_type for run in states]
+        assert ended == ["CRASHED", "CANCELLED", "CRASHED"]
+    finally:
+        client.delete_work_pool(POOL)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +222,10 @@ def test_a_closed_pool_is_used_as_it_is(client: SyncPrefectClient) -> None:
     try:
         said = deploy("closed").unprotected
         assert not [one for one in said if "a run may choose" in one]
-        assert client.read_deployment_by_name(POST_TRAIN).job_variables == {}
+        deployment = client.read_deployment_by_name(POST_TRAIN)
+        assert deployment.job_variables == {}
+        field = deployment.parameter_openapi_schema["properties"]["store"]
+        assert field["description"].endswith("Empty: LYCEUM_STORE where its worker runs")
     finally:
         client.delete_work_pool("closed")
 

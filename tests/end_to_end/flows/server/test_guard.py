@@ -96,7 +96,7 @@ def test_with_the_key_the_guard_lets_through(client: TestClient) -> None:
         assert socket.receive_json() == {"type": "auth_success"}
 
 
-JSON = "application/json"
+JSON, FORM = "application/json", "multipart/form-data"
 HERE = {"Origin": OWN, "Sec-Fetch-Site": "same-origin"}
 FOLLOWED = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
 FOLLOWED |= {"Sec-Fetch-Dest": "document"}
@@ -137,13 +137,7 @@ PREFLIGHT = {"Origin": "http://evil.test", "Access-Control-Request-Method": "POS
         (403, "POST", "/runs", FOLLOWED, b""),
         (415, "POST", "/api/flows/", {"Content-Type": "text/plain"}, b"{}"),
         (415, "PATCH", "/api/flows/", {"Content-Type": "application/x-www-form-urlencoded"}, b"{}"),
-        (
-            415,
-            "PUT",
-            "/api/flows/",
-            {"Content-Type": f"multipart/form-data; boundary={JSON}"},
-            b"{}",
-        ),
+        (415, "PUT", "/api/flows/", {"Content-Type": f"{FORM}; boundary={JSON}"}, b"{}"),
         (415, "DELETE", "/api/flows/", {"Content-Type": ""}, b"{}"),
         (404, "GET", "/docs", {}, b""),
         (404, "GET", "/docs/", {}, b""),

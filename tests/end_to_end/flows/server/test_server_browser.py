@@ -77,10 +77,7 @@ def test_a_foreign_page_gets_nothing_and_changes_nothing(
     page.close()
     assert len(found) > 30, "the script came to its end"
     assert {name: got for name, got in found.items() if got is not None} == {}
-    assert [
-        flow["name"]
-        for flow in served.ask("/flows/filter", {"flows": {"name": {"any_": ["attack"]}}})
-    ] == []
+    assert served.ask("/flows/filter", {"flows": {"name": {"any_": ["attack"]}}}) == []
     assert served.ask("/flow_runs/filter", {"flow_runs": {"name": {"any_": ["attack"]}}}) == []
     assert [one["value"] for one in served.ask("/variables/filter", {})] == ["as it was"]
     assert served.ask("/events/filter", {"filter": {"event": {"name": ["attack"]}}})["events"] == []

@@ -56,13 +56,8 @@ class Lab:
 
     @contextmanager
     def supervised(self) -> Iterator[None]:
-        with supervised(
-            self.start,
-            lambda: answers(self.url),
-            threading.Event(),
-            self.said.append,
-            self.gone.append,
-        ):
+        told = self.said.append, self.gone.append
+        with supervised(self.start, lambda: answers(self.url), threading.Event(), *told):
             yield
 
 
@@ -77,14 +72,11 @@ def test_a_killed_server_is_started_again_on_its_port_each_time(lab: Lab) -> Non
         for number in (1, 2):
             os.kill(lab.started[-1].pid, signal.SIGKILL)
             until(lambda number=number: len(lab.started) == number + 1 and answers(lab.url))
-        assert (
-            lab.said[0]
-            == "the Prefect server was killed by signal 9; starting it again (1 of at most 5 times)"
-        )
-        # The second kill may come before the supervisor has seen that the server answers.
-        assert [said.partition("; ")[2] for said in lab.said[1:]] == [
-            "starting it again (2 of at most 5 times)"
-        ]
+        said = [one.partition("; ") for one in lab.said]
+        # the second kill may come before the supervisor has seen that the server answers
+        assert said[0][0] == "the Prefect server was killed by signal 9"
+        again = [f"starting it again ({number} of at most 5 times)" for number in (1, 2)]
+        assert [one[2] for one in said] == again
     assert not answers(lab.url)
     assert all(process.poll() is not None for process in lab.started)
 
@@ -114,13 +106,9 @@ def test_a_server_that_does_not_stay_up_is_given_up_after_five_tries(lab, monkey
         os.kill(lab.started[0].pid, signal.SIGKILL)
         until(lambda: lab.gone)
     assert len(lab.started) == 1 + supervision.MOST_RESTARTS == len(lab.said) + 1
-    assert (
-        lab.said[1]
-        == "the server did not start (exit code 3); starting it again (2 of at most 5 times)"
-    )
-    assert lab.gone == [
-        "the server did not start (exit code 3); after 5 restarts it is not started again"
-    ]
+    failed = "the server did not start (exit code 3)"
+    assert lab.said[1] == f"{failed}; starting it again (2 of at most 5 times)"
+    assert lab.gone == [f"{failed}; after 5 restarts it is not started again"]
 
 
 def test_a_server_that_is_killed_while_it_starts_is_started_once_more(lab: Lab) -> None:
