@@ -136,12 +136,14 @@ class Transport:
                 self._session.post(url, data=body, headers=headers) as response,
             ):
                 content = await response.read()
-        except aiohttp.ClientError as error:
-            return self._lost(error)
-        except TimeoutError:
-            return self._late()
-        except OSError as error:
-            return self._lost(error)
+        except (aiohttp.ClientError, OSError) as error:
+            return self._late() if type(error) is TimeoutError else self._lost(error)
+        if response.method != "POST":
+            raise InputError(
+                f"{self._endpoint.place} redirects ({response.history[-1].status}) to"
+                f" {self._endpoint.scrub(str(response.url))}, where no question arrives: set"
+                f" {self._endpoint.variable('URL')} to its new address."
+            )
         if not 200 <= response.status < 300:
             return self.refused(response.status, response.headers, content, answered)
         return Answer(self._endpoint.hide(content), renewal_seconds(response.headers))
