@@ -309,25 +309,13 @@ def test_missing_and_misshapen_tensors_are_named(copy: Path) -> None:
     assert "layers.4" not in text
 
 
-def test_damaged_and_incomplete_files_are_refused(directories: dict[str, Path], copy: Path) -> None:
+def test_damaged_files_are_refused(copy: Path) -> None:
+    """Those that are missing are in test_hf_directory."""
     whole = (copy / WEIGHTS).read_bytes()
     for damaged in (whole[:-100], whole[:5], b"<html>"):
         (copy / WEIGHTS).write_bytes(damaged)
         with pytest.raises(InputError, match=r"model.safetensors is damaged or not whole"):
             load_model(copy)
-    (copy / WEIGHTS).unlink()
-    with pytest.raises(
-        InputError, match=r"neither model.safetensors nor model.safetensors.index.json"
-    ):
-        load_model(copy)
-    shutil.copytree(directories["gemma3"], copy, dirs_exist_ok=True)
-    gone = sorted(copy.glob("model-*"))[2]
-    gone.unlink()
-    with pytest.raises(InputError, match=f"names {gone.name}, which is not there"):
-        load_model(copy)
-    (copy / INDEX).write_text("{}")
-    with pytest.raises(InputError, match=r"index.json is damaged"):
-        load_model(copy)
     (copy / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config.json is no JSON"):
         load_model(copy)
