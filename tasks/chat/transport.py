@@ -86,14 +86,15 @@ class Transport:
 
         self._endpoint, self._seconds = endpoint, seconds
         place = urlsplit(endpoint.url)
+        # Looked up here once; aiohttp's own `trust_env` reads the whole environment for every
+        # request, and .netrc.
+        proxy = None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=slots + 8, ssl=httpx2.create_ssl_context()),
             headers={"Authorization": f"Bearer {endpoint.key}", "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_SECONDS, seconds)),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # Looked up here once; aiohttp's own `trust_env` reads the whole environment for every
-            # request, and .netrc.
-            proxy=None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme),
+            proxy=proxy if proxy is None or "://" in proxy else f"http://{proxy}",
         )
 
     @cached_property

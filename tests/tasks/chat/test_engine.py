@@ -153,9 +153,10 @@ def test_a_proxy_of_the_environment_is_used_but_for_hosts_that_need_none(tmp_pat
     """The server stands for the proxy: it is asked for whole URLs of a host that does not exist."""
     with ChatServer() as server:
         server.paths = ("http://model.invalid/v1/chat/completions",)
-        monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
-        (reply,) = ask("http://model.invalid/v1", tmp_path)
-        assert reply.problem is None
+        for proxy in (server.url.removesuffix("/v1"), server.url[len("http://") : -len("/v1")]):
+            monkeypatch.setenv("http_proxy", proxy)  # curl takes it without a scheme, too
+            (reply,) = ask("http://model.invalid/v1", tmp_path / str("://" in proxy))
+            assert reply.problem is None
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         server.paths = ("/v1/chat/completions",)
         (reply,) = ask(server.url, tmp_path / "direct")
