@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import Requirement
@@ -108,19 +109,19 @@ def _store(location: str) -> Iterator[Check]:
     """Whether the store can be read and written, and the room for it, or for this machine's part
     of a store in a bucket. A bucket is tried; of a directory, or the one to make it in, the
     permissions count."""
+    place = Path()
     try:
         store = context().store(location, write=location.startswith("gs://"))
-        place = store.path("work").parent
-        place = next(path for path in (place, *place.parents) if path.exists())
-        free = shutil.disk_usage(place).free / 2**30
+        wanted = store.path("work").parent
+        place = next(path for path in (wanted, *wanted.parents) if path.exists())
+        well = os.access(place, os.W_OK | os.X_OK)
+        why = f": its cache {place} cannot be written; set LYCEUM_CACHE to another directory"
+        if store.is_directory:
+            why = f": {place} cannot be written; give --store another path"
+        yield Check("store", well, store.uri + ("" if well else why))
     except (OSError, InputError) as error:
         yield Check("store", False, str(error))
-        return
-    well = os.access(place, os.W_OK | os.X_OK)
-    why = f": its cache {place} cannot be written; set LYCEUM_CACHE to another directory"
-    if store.is_directory:
-        why = f": {place} cannot be written; give --store another path"
-    yield Check("store", well, store.uri + ("" if well else why))
+    free = shutil.disk_usage(place).free / 2**30
     well = free >= DISK_GIB
     needs = "" if well else f"; the quickstart needs {DISK_GIB:g}"
     yield Check("disk", well, f"{free:.1f} GiB free at {place}{needs}")
