@@ -4,7 +4,7 @@ pieces, so that they agree."""
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -202,8 +202,8 @@ class Answer:
         wanted = self._request.told
         if wanted is None:
             return None
-        best = [list(self._likely(one.likeliest[:wanted])) for one in tokens]
-        own = [next(self._likely([(one.id, one.logp)])) for one in tokens]
+        best = [[self._told(*pair) for pair in one.likeliest[:wanted]] for one in tokens]
+        own = [self._told(one.id, one.logp) for one in tokens]
         if self._chat:
             content = [
                 {**one, "top_logprobs": likely} for one, likely in zip(own, best, strict=True)
@@ -218,13 +218,12 @@ class Answer:
             "text_offset": [one.start for one in tokens],
         }
 
-    def _likely(self, pairs: Sequence[tuple[int, float]]) -> Iterator[dict[str, Any]]:
-        """The likeliest tokens as OpenAI writes them. A part of a character has no text, and its
-        bytes are left out."""
-        for token, logp in pairs:
-            text = self._tokenizer.decode([token])
-            known = None if "\ufffd" in text else list(text.encode())
-            yield {"token": text, "logprob": logp, "bytes": known}
+    def _told(self, token: int, logp: float) -> dict[str, Any]:
+        """A token as OpenAI writes it. A part of a character has no text, and its bytes are left
+        out."""
+        text = self._tokenizer.decode([token])
+        known = None if "\ufffd" in text else list(text.encode())
+        return {"token": text, "logprob": logp, "bytes": known}
 
 
 def closed() -> Refused:

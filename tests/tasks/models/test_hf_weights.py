@@ -130,13 +130,15 @@ def test_many_files_hold_what_one_does(directories, tmp_path, monkeypatch):
 
 
 def test_the_same_weights_make_the_same_bytes_through_a_chain_of_models(tmp_path: Path) -> None:
-    save_model(base_model("gemma3-tiny", seed=1), _new(tmp_path / "a"))
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    save_model(base_model("gemma3-tiny", seed=1), tmp_path / "a")
     companions = {"tokenizer.json": b"{}", "chat_template.jinja": b"{{ bos_token }}"}
     for name, data in companions.items():
         (tmp_path / "a" / name).write_bytes(data)
     loaded = load_model(tmp_path / "a")
     assert (loaded.name, loaded.config) == ("gemma3-tiny", decoder.SIZES["gemma3-tiny"])
-    save_model(loaded, _new(tmp_path / "b"))
+    save_model(loaded, tmp_path / "b")
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()
     }
@@ -343,8 +345,3 @@ def test_quantised_weights_and_a_wrong_tokenizer_are_refused(copy: Path) -> None
 def _change_config(directory: Path, **change: Any) -> None:
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | change))
-
-
-def _new(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
