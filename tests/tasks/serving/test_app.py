@@ -218,13 +218,7 @@ def test_an_engine_that_breaks_ends_the_server_and_says_why(loaded, monkeypatch)
 
     monkeypatch.setattr(Engine, "_advance", broken)
 
-    def ask() -> list[int]:
-        with place(loaded) as found:
-            asked = [found.post("completions", prompt="seven") for _ in range(2)]
-            statuses.extend(one.status_code for one in asked)
-        return statuses
-
     statuses: list[int] = []
-    with pytest.raises(MemoryError):
-        ask()
+    with pytest.raises(MemoryError), place(loaded) as found:
+        statuses.extend(found.post("completions", prompt="seven").status_code for _ in range(2))
     assert statuses == [503, 503]
