@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,9 @@ def rejudge_run(
         devices = None
         if any(REWARDS[one.name].models(one) for one in configs):
             devices = halves()[1]
-        answers = Answers(store)
-        resources = Resources(inputs, answers, config.seed, config.response_length, devices)
+        # judges' accounts follow from the seed, and nothing else: what others have paid is free
+        mine, answers = time.time_ns(), Answers(store)
+        resources = Resources(inputs, answers, mine, config.response_length, devices)
         prompts = {prompt.id: prompt for prompt in asked}
         about = Stage(config, manifest.dependencies, prompts, _criteria(own))
         ledger_file = store.local_dir(manifest, {LEDGER}) / LEDGER
