@@ -111,7 +111,10 @@ PROBLEMS = {
         error(403, message='model x requires moderation. Your input was flagged for "violence".'),
     ],
     "truncated": [choice(finish_reason="length")],
-    "empty": [message(content="", reasoning_content="thinking and thinking")],
+    "empty": [
+        message(content="", reasoning_content="thinking and thinking"),
+        message(content="<think>hm</think>\n"),
+    ],
     "malformed": [Fault("body", text=text) for text in ("<html>", "null", "[" * 100_000)],
     "failed": [
         Fault("status", 500, "down"),

@@ -84,12 +84,6 @@ def test_thoughts_before_an_answer_are_no_part_of_it(content, text, reasoning):
     assert (found.text, found.reasoning, found.problem) == (text, reasoning, None)
 
 
-def test_thoughts_without_an_answer_are_none():
-    body = {"choices": [{"message": {"content": "<think>hm</think>\n"}, "finish_reason": "stop"}]}
-    found, _ = read(json.dumps(body).encode())
-    assert (found.problem, found.detail) == ("empty", "reasoning without an answer")
-
-
 def test_thoughts_that_only_the_total_counts_are_paid(tmp_path: Path) -> None:
     """Gemini's and xAI's `completion_tokens` are those of the answer alone: 12 of 112 here."""
     usage = {"prompt_tokens": 20, "completion_tokens": 12, "total_tokens": 132}
