@@ -90,7 +90,7 @@ def test_a_model_is_there_with_its_card_and_only_once(hub, push, store, tmp_path
     assert load_model(again).config.num_layers == 1
     results = ModelCard.load(there / "README.md").data.eval_results
     assert results is not None
-    exact = next(one for one in results if one.metric_type == "exact_answer")
+    *_, exact = (one for one in results if one.metric_type == "exact_answer")
     assert exact.metric_value == pytest.approx(100 * synthetic_run.SKILL["grpo"], abs=0.5)
     assert "95% interval [" in str(exact.metric_name)
     assert "was not compared" in (there / "README.md").read_text()
