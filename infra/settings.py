@@ -48,7 +48,12 @@ def _processor() -> str:
 
 
 def _default_cache() -> str:
-    return str(Path(os.environ.get("XDG_CACHE_HOME") or home_directory() / ".cache") / "lyceum")
+    given = os.environ.get("XDG_CACHE_HOME", "")  # one that is relative is to be ignored
+    return str((Path(given) if given[:1] == "/" else home_directory() / ".cache") / "lyceum")
+
+
+def _or_default(cache: str) -> str:
+    return cache or _default_cache()
 
 
 def _default_compile_cache() -> str:
@@ -201,7 +206,7 @@ class Settings(_FromEnvironment):
     local_kinds: tuple[str, ...] = ()
     restarts: int = Field(default=3, ge=0)
     compile_cache: Directory = Field(default_factory=_default_compile_cache)
-    cache: Directory = Field(default_factory=_default_cache)
+    cache: Annotated[Directory, AfterValidator(_or_default)] = Field(default_factory=_default_cache)
     checkpoint_seconds: float = Field(default=60.0, ge=0)
     checkpoint_steps: int | None = Field(default=None, ge=1)
     store_seconds: float = Field(default=900.0, gt=0)

@@ -54,7 +54,7 @@ def examine(store: str, target: str) -> list[Check]:
     """
     check_target(target)
     cloud = [] if target == "local" else [*_cloud(target), _bucket_of(store)]
-    here = [_processor(), _memory(), _accelerator(), _store(store), _disk(store), _prefect()]
+    here = [_processor(), _memory(), _accelerator(), *_store(store), _prefect()]
     return [_python(), *here, *cloud, _tpu(), _sandbox(), *_packages()]
 
 
@@ -105,35 +105,26 @@ def _accelerator() -> Check:
     return Check("accelerator", True, f"{said}; jax {importlib.metadata.version('jax')}")
 
 
-def _store(location: str) -> Check:
-    """Whether the store can be read and written. A bucket is tried; of a directory, or the one to
-    make it in, the permissions count."""
+def _store(location: str) -> Iterator[Check]:
+    """Whether the store can be read and written, and the room for it, or for this machine's part
+    of a store in a bucket. A bucket is tried; of a directory, or the one to make it in, the
+    permissions count."""
+    place = Path()
     try:
         store = context().store(location, write=location.startswith("gs://"))
+        wanted = store.path("work").parent
+        place = next(path for path in (wanted, *wanted.parents) if path.exists())
+        well = os.access(place, os.W_OK | os.X_OK)
+        why = f": its cache {place} cannot be written; set LYCEUM_CACHE to another directory"
+        if store.is_directory:
+            why = f": {place} cannot be written; give --store another path"
+        yield Check("store", well, store.uri + ("" if well else why))
     except (OSError, InputError) as error:
-        return Check("store", False, str(error))
-    place = _existing(store.path("work").parent)
-    well = os.access(place, os.W_OK | os.X_OK)
-    why = f": its cache {place} cannot be written; set LYCEUM_CACHE to another directory"
-    if store.is_directory:
-        why = f": {place} cannot be written; give --store another path"
-    return Check("store", well, store.uri + ("" if well else why))
-
-
-def _disk(location: str) -> Check:
-    """Room for the store, or for this machine's part of a store in a bucket."""
-    try:
-        place = _existing(context().store(location, write=False).path("work").parent)
-    except (OSError, InputError):
-        place = Path.cwd()
+        yield Check("store", False, str(error))
     free = shutil.disk_usage(place).free / 2**30
     well = free >= DISK_GIB
     needs = "" if well else f"; the quickstart needs {DISK_GIB:g}"
-    return Check("disk", well, f"{free:.1f} GiB free at {place}{needs}")
-
-
-def _existing(place: Path) -> Path:
-    return next(path for path in (place, *place.parents) if path.exists())
+    yield Check("disk", well, f"{free:.1f} GiB free at {place}{needs}")
 
 
 def _prefect() -> Check:

@@ -55,8 +55,8 @@ def serve(
         place = bound("127.0.0.1" if host == "localhost" else host, port)
     except OSError as error:
         raise InputError(
-            f"--host {host} --port {port} cannot be used ({error.strerror}); give another port,"
-            f" e.g. --port {port + 1}."
+            f"--host {host} --port {port} cannot be used ({error.strerror}); give another port, or"
+            " an address of this machine."
         ) from error
     _find_devices(say)
     from tasks.devices.hosts import make_mesh

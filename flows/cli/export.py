@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,19 +54,15 @@ def export(
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from tasks.exporting.exported import export_model, export_unproven
+    from tasks.exporting.exported import export_model
     from tasks.exporting.round_trip import require_transformers
 
     if dtype is not None:
         require_transformers()  # before anything is downloaded
     card, prompts = card_of(store, record, chosen.name)
     with new_directory(to) as partial:
-        source, told = store.local_dir(manifest), None
-        if dtype is None:
-            export_unproven(source, partial, card, say)
-        else:
-            told = export_model(source, partial, card, prompts, dtype, say).metrics()
-    return {**_told(record, manifest, chosen.name, to), "verification": told}
+        proof = export_model(store.local_dir(manifest), partial, card, prompts, dtype, say)
+    return {**_told(record, manifest, chosen.name, to), "verification": proof and asdict(proof)}
 
 
 def card_of(store: Store, record: RunRecord, stage: str) -> tuple["Card", list[str]]:
@@ -203,18 +199,17 @@ def _card(results: RunResults, stage: str, line: list[Model], asked: list[StageO
         title=f"{record.recipe.name}: {stage}",
         base=record.recipe.model,
         evaluations=evaluations,
-        origins=_origins(results, stage, line),
+        origins=_origins(results, stage, shown),
         recipe=recipe_toml(record.recipe),
         versions={name: version for name, version in packages.items() if version},
         channels=format_taught(item for output in asked for item in output.items),
     )
 
 
-def _origins(results: RunResults, stage: str, line: list[Model]) -> list[Any]:
-    """Every stage in the model's lineage, and those that evaluated a model of it."""
+def _origins(results: RunResults, stage: str, shown: list[Model]) -> list[Any]:
+    """Every stage in the model's lineage, and those that evaluated one of the models shown."""
     from tasks.exporting.model_card import Origin
 
-    shown = _with_examples(results, line)
     evaluations = [outputs for model in shown for outputs in model.evaluations.values()]
     wanted = [stage, *(output.name for outputs in evaluations for output in outputs)]
     found: set[str] = set()

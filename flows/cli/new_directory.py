@@ -44,8 +44,11 @@ def new_directory(to: Path) -> Iterator[Path]:
     """An empty directory beside `to` that gets its name at the end; after an error nothing is left.
 
     Raises:
-        InputError: the system refuses to write there.
+        InputError: `to` is a mount point, or the system refuses to write there.
     """
+    to = Path(os.path.realpath(to))  # nothing takes the name of a link to a directory
+    if os.path.ismount(to):
+        raise InputError(f"{to} is a mount point, which nothing can replace; name one in it.")
     partial = to.with_name(f".{to.name}.{uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)

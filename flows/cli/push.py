@@ -6,8 +6,7 @@ it: a push that was interrupted goes on with the same files.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,24 +50,28 @@ def push(
             another push is at work.
         StageFailed: an artifact is gone or damaged, or an export is not the model.
     """
-    with _alone(store):
+    with alone(store) as idle:
+        if not idle:
+            raise InputError(
+                "another `lyceum push` from this store is at work on this machine; wait for its end"
+                " and run the same command again."
+            )
         stage_of = _data_set if what == "dataset" else trained_stage
         made, manifest = stage_of(store, record, stage)
         chosen = made.name
         kind: Kind = "dataset" if what == "dataset" else "model"
-        repository = Repository(to, kind, public=public)
+        base = None if what == "dataset" else published_as(record.recipe.model)
+        repository = Repository(to, kind, base=base, public=public)
         if what == "dataset":
-            place, temporary = store.local_dir(manifest), False
+            place = store.local_dir(manifest)
             files = {one.path: place / one.path for one in manifest.files}
         else:
-            if base := published_as(record.recipe.model):
-                repository.require_licence(base)
-            place, temporary = _exported(store, record, chosen, what, dtype, say), True
+            place = _exported(store, record, chosen, what, dtype, say)
             files = {name: place / name for name in files_below(place)}
         sizes = {name: path.stat().st_size for name, path in files.items()}
         say(f"{len(files)} files, {sum(sizes.values()) / 1e9:.2f} GB, to {repository.url}")
         pushed = repository.push(files, f"{record.run_id}: {what} of stage {chosen}")
-        if temporary:
+        if what != "dataset":
             shutil.rmtree(place)
         return {
             "run_id": record.run_id,
@@ -81,18 +84,6 @@ def push(
             "changed": pushed.changed,
             "files": sizes,
         }
-
-
-@contextmanager
-def _alone(store: Store) -> Iterator[None]:
-    """Raises InputError: another push from this store is at work."""
-    with alone(store) as idle:
-        if not idle:
-            raise InputError(
-                "another `lyceum push` from this store is at work on this machine; wait for its end"
-                " and run the same command again."
-            )
-        yield
 
 
 def _exported(

@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,11 @@ def rejudge_run(
         StageFailed: a judge gave too few rulings, or an artifact is damaged.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from tasks.devices.hosts import halves
     from tasks.reinforcement.rejudge import Stage, rejudge
 
     wanted, text = _read(file)
-    parse_rewards(wanted.rewards, f"{file}: rewards")  # before anything is fetched
+    configs = parse_rewards(wanted.rewards, f"{file}: rewards")  # before anything is fetched
     chosen, manifest = finished_stage(store, record, stage, ("grpo",), "ledger")
     inputs = {
         name: store.local_dir(
@@ -94,9 +96,12 @@ def rejudge_run(
             given = _given_rubrics(file.parent / wanted.rubrics)
             write_jsonl(Path(scratch) / "rubrics.jsonl", given)
             inputs["rubrics"] = Path(scratch)
-        resources = Resources(
-            inputs, Answers(store), config.seed, config.response_length, _devices(wanted)
-        )
+        devices = None
+        if any(REWARDS[one.name].models(one) for one in configs):
+            devices = halves()[1]
+        # judges' accounts follow from the seed, and nothing else: what others have paid is free
+        mine, answers = time.time_ns(), Answers(store)
+        resources = Resources(inputs, answers, mine, config.response_length, devices)
         prompts = {prompt.id: prompt for prompt in asked}
         about = Stage(config, manifest.dependencies, prompts, _criteria(own))
         ledger_file = store.local_dir(manifest, {LEDGER}) / LEDGER
@@ -194,16 +199,6 @@ def _given_rubrics(path: Path) -> list[Rubric]:
     except ValidationError as error:
         raise InputError(explain_validation(error, Rubric, place)) from error
     return found
-
-
-def _devices(wanted: Wanted) -> Any:
-    """Devices for rewards that compute, if there are any."""
-    configs = parse_rewards(wanted.rewards, "rewards")
-    if not any(REWARDS[config.name].models(config) for config in configs):
-        return None
-    from tasks.devices.hosts import halves
-
-    return halves()[1]
 
 
 def _page(value: Mapping[str, Any]) -> str:

@@ -16,6 +16,10 @@ stock is provisioned in two to three minutes, its VM boots, installs packages an
 to three more. Waiting for capacity is not in it."""
 
 
+LIMITS = [Path("/sys/fs/cgroup", one) for one in ("memory.max", "memory/memory.limit_in_bytes")]
+"""Files with the memory of a control group, such as a container: those of version 2 and 1."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """Attributes:
@@ -63,8 +67,12 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> int:
-    """The memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """The memory of this machine, or of the container that this is, if that has less."""
+    known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in LIMITS:
+        with suppress(OSError, ValueError):  # `max`: there is none
+            known.append(int(limit.read_text(encoding="ascii")))
+    return min(known)
 
 
 def free_bytes() -> int:
@@ -72,5 +80,5 @@ def free_bytes() -> int:
     with suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return min(int(line.split()[1]) * 1024, memory_bytes())
     return memory_bytes()

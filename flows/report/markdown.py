@@ -26,7 +26,7 @@ def _inline(text: Text) -> str:
 
 
 def _span(one: str | Span) -> str:
-    text = re.sub(r"\s+", " ", one if isinstance(one, str) else one.text).replace("|", "\\|")
+    text = re.sub(r"\s+", " ", one if isinstance(one, str) else one.text)
     if isinstance(one, str) or one.tag == "span":
         return escape(text, quote=False)
     if one.tag == "code":
@@ -35,12 +35,17 @@ def _span(one: str | Span) -> str:
     return f"**{text}**" if one.tag == "strong" else f" {text}"
 
 
+def _cell(text: Text) -> str:
+    """Text of a table, whose columns end at a bar even within code."""
+    return _inline(text).replace("|", "\\|")
+
+
 def _table(table: ui.Table) -> str:
     width = len(table.columns)
-    lines = [[_inline(one.title) for one in table.heads], ["---"] * width]
+    lines = [[_cell(one.title) for one in table.heads], ["---"] * width]
     for row in table.lines:
-        group = [_inline(strong(row)), *[""] * (width - 1)] if isinstance(row, str) else []
-        lines.append(group or [_inline(one.text) for one in row if isinstance(one, ui.Cell)])
+        group = [_cell(strong(row)), *[""] * (width - 1)] if isinstance(row, str) else []
+        lines.append(group or [_cell(one.text) for one in row if isinstance(one, ui.Cell)])
     head = f"### {_inline(table.title)}\n\n" if table.title else ""
     return head + "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
 

@@ -172,19 +172,19 @@ class _Chunk:
             batch = await self._insist(lambda: client.batches.retrieve(raw.decode()), missing=True)
             if batch is not None:
                 return batch
+        return await self._insist(partial(self._listed, name))
 
-        async def listed() -> "Batch | None":
-            seen = 0
-            async for batch in client.batches.list(limit=100):
-                named = (batch.metadata or {}).get("lyceum") == name
-                if named and batch.status not in ("failed", "cancelling", "cancelled"):
-                    return batch
-                seen += 1
-                if seen == _RECENT:
-                    break
-            return None
-
-        return await self._insist(listed)
+    async def _listed(self, name: str) -> "Batch | None":
+        """The newest batch of this round that may still be answered, if any."""
+        seen = 0
+        async for batch in self._engine.transport.client.batches.list(limit=100):
+            named = (batch.metadata or {}).get("lyceum") == name
+            if named and batch.status not in ("failed", "cancelling", "cancelled"):
+                return batch
+            seen += 1
+            if seen == _RECENT:
+                break
+        return None
 
     async def _submit(self, name: str, lines: Sequence[dict[str, Any]]) -> "Batch":
         client = self._engine.transport.client
@@ -192,25 +192,20 @@ class _Chunk:
         upload = ("requests.jsonl", content)
         file = await self._insist(lambda: client.files.create(file=upload, purpose="batch"))
         assert file is not None
-        while True:
-            outcome = await self._engine.transport.attempt(
-                lambda: client.batches.create(
-                    input_file_id=file.id,
-                    endpoint=_URL,
-                    completion_window="24h",
-                    metadata={"lyceum": name},
-                    extra_headers={"Idempotency-Key": name},
-                ),
-                answered=False,
+
+        async def submitted() -> "Batch":
+            # where the answer to an earlier try was lost, the batch was not
+            return await self._listed(name) or await client.batches.create(
+                input_file_id=file.id,
+                endpoint=_URL,
+                completion_window="24h",
+                metadata={"lyceum": name},
+                extra_headers={"Idempotency-Key": name},
             )
-            if not isinstance(outcome, Failure):
-                return outcome
-            if outcome.kind == "rejected":
-                raise InputError(f"the provider takes no batch: {outcome.detail}.")
-            await asyncio.sleep(outcome.wait or 1.0)
-            # the answer was lost, the batch was not
-            if (batch := await self._submitted_before(name)) is not None:
-                return batch
+
+        batch = await self._insist(submitted)
+        assert batch is not None
+        return batch
 
     async def _note(self, name: str, batch: str) -> None:
         await self._engine.store.put(name, batch.encode())

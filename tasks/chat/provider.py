@@ -5,6 +5,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -150,12 +151,13 @@ def _url(provider: str, environment: Mapping[str, str]) -> str:
             f"{variable}: a URL holds no user name, password or query, because it is shown."
             f" {key_variable} is for a key."
         )
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(
-            f"{variable}={url!r} is no URL of an API. Write for example http://127.0.0.1:8000/v1."
-        )
-    return url.rstrip("/")
+    with suppress(ValueError):  # of a port that is no number, and of half an IPv6 address
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url.rstrip("/")
+    raise InputError(
+        f"{variable}={url!r} is no URL of an API. Write for example http://127.0.0.1:8000/v1."
+    )
 
 
 def _variable(provider: str, what: str) -> str:

@@ -121,8 +121,10 @@ def read_value(value: Any) -> Content:
     if not text.strip():
         detail = "reasoning without an answer" if reasoning else "no text"
         return content("", reasoning, problem="empty", detail=detail)
-    if _declines(text):
-        return said(problem="refused", detail=text.strip()[:200])
+    answer = text.strip()
+    brief = len(answer) <= _LONGEST_REFUSAL and "<answer>" not in answer
+    if brief and declines(answer[:_AT_ONCE]):
+        return said(problem="refused", detail=answer[:200])
     return said()
 
 
@@ -156,12 +158,6 @@ def _said(content: Any) -> tuple[str, str]:
 def _sound(text: str) -> str:
     """Text that UTF-8 can encode: JSON may contain halves of characters."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def _declines(text: str) -> bool:
-    text = text.strip()
-    brief = len(text) <= _LONGEST_REFUSAL and "<answer>" not in text
-    return brief and declines(text[:_AT_ONCE])
 
 
 def _usage(value: Any) -> tuple[int, int] | None:

@@ -86,14 +86,15 @@ class Transport:
 
         self._endpoint, self._seconds = endpoint, seconds
         place = urlsplit(endpoint.url)
+        # Looked up here once; aiohttp's own `trust_env` reads the whole environment for every
+        # request, and .netrc.
+        proxy = None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=slots + 8, ssl=httpx2.create_ssl_context()),
             headers={"Authorization": f"Bearer {endpoint.key}", "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_SECONDS, seconds)),
             cookie_jar=aiohttp.DummyCookieJar(),
-            # Looked up here once; aiohttp's own `trust_env` reads the whole environment for every
-            # request, and .netrc.
-            proxy=None if proxy_bypass(place.hostname or "") else getproxies().get(place.scheme),
+            proxy=proxy if proxy is None or "://" in proxy else f"http://{proxy}",
         )
 
     @cached_property
@@ -136,12 +137,14 @@ class Transport:
                 self._session.post(url, data=body, headers=headers) as response,
             ):
                 content = await response.read()
-        except aiohttp.ClientError as error:
-            return self._lost(error)
-        except TimeoutError:
-            return self._late()
-        except OSError as error:
-            return self._lost(error)
+        except (aiohttp.ClientError, OSError) as error:
+            return self._late() if type(error) is TimeoutError else self._lost(error)
+        if response.method != "POST":
+            raise InputError(
+                f"{self._endpoint.place} redirects ({response.history[-1].status}) to"
+                f" {self._endpoint.scrub(str(response.url))}, where no question arrives: set"
+                f" {self._endpoint.variable('URL')} to its new address."
+            )
         if not 200 <= response.status < 300:
             return self.refused(response.status, response.headers, content, answered)
         return Answer(self._endpoint.hide(content), renewal_seconds(response.headers))

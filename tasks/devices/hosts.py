@@ -104,13 +104,8 @@ def connect(settings: Settings) -> None:
         _count_devices()
     except RuntimeError as error:
         raise HostLost(f"host {host()} of {hosts()} does not reach the others: {error}") from error
-    log.info(
-        "host %d of %d: %d devices here, %d in all",
-        host(),
-        hosts(),
-        jax.local_device_count(),
-        jax.device_count(),
-    )
+    told = host(), hosts(), jax.local_device_count(), jax.device_count()
+    log.info("host %d of %d: %d devices here, %d in all", *told)
 
 
 def _count_devices() -> None:
@@ -247,13 +242,8 @@ def make_mesh(
                 f"{shown}: {machines} hosts have {len(everything)} devices, and all take part. Set"
                 f" {wrong} to {valid}."
             )
-        log.info(
-            "%d of %d devices are used: %s; %s uses all",
-            used * together,
-            len(everything),
-            shown,
-            valid,
-        )
+        told = used * together, len(everything), shown, valid
+        log.info("%d of %d devices are used: %s; %s uses all", *told)
     return Mesh(np.array(everything[: used * together]).reshape(used, together), (BATCH, TENSOR))
 
 

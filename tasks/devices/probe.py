@@ -15,10 +15,8 @@ def probe() -> dict[str, Any]:
 
     try:
         devices = jax.devices()
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # AssertionError where none of JAX_PLATFORMS is here
+    # AssertionError where none of JAX_PLATFORMS is here
+    except (RuntimeError, AssertionError) as error:
         return {"error": (str(error) or "no such platform comes up").splitlines()[0]}
     first = devices[0]
     names = [name for name, client in backends().items() if client is first.client]

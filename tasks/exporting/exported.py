@@ -4,6 +4,7 @@ that it is the trained model."""
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,16 +24,17 @@ def export_model(
     out: Path,
     card: "Card",
     prompts: Sequence[str],
-    dtype: Literal["float32", "bfloat16"],
+    dtype: Literal["float32", "bfloat16"] | None,
     say: Callable[[str], None],
-) -> "Proof":
+) -> "Proof | None":
     """Write a trained stage's artifact into the empty directory `out` as an export, and prove it.
 
     Args:
         source: the artifact's directory.
         card: the content of README.md beside the proof.
         prompts: the proof asks these beside its own.
-        dtype: in which the proof computes.
+        dtype: in which the proof computes; None, for a machine without torch: there is none, and
+            the card says so.
         say: called with each step.
 
     Raises:
@@ -44,24 +46,15 @@ def export_model(
     from tasks.exporting.round_trip import prove, require_transformers
     from tasks.models.hf_config import read_config
 
-    require_transformers()
+    if dtype is not None:
+        require_transformers()
     _write(source, out, say)
-    proof = prove(out, source, prompts, dtype, say)
+    proof = None if dtype is None else prove(out, source, prompts, dtype, say)
     write_card(out, card, proof, read_config(source)[0].family)
-    (out / "verification.json").write_text(
-        json.dumps(proof.metrics(), indent=2) + "\n", encoding="utf-8"
-    )
+    if proof is not None:
+        told = json.dumps(asdict(proof), indent=2)
+        (out / "verification.json").write_text(f"{told}\n", encoding="utf-8")
     return proof
-
-
-def export_unproven(source: Path, out: Path, card: "Card", say: Callable[[str], None]) -> None:
-    """What `export_model` writes, on a machine without torch: the card says that it is not proven.
-    Raises InputError when the disk is too small."""
-    from tasks.exporting.model_card import write_card
-    from tasks.models.hf_config import read_config
-
-    _write(source, out, say)
-    write_card(out, card, None, read_config(source)[0].family)
 
 
 def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:

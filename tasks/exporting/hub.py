@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from schemas.base import InputError
 from tasks.models.model_download import first_line
+from tasks.models.model_source import ADAPTER_CONFIG
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 Kind = Literal["model", "dataset"]
 
-STALE = ("*.safetensors", "*.safetensors.index.json", "*.jsonl", "*.png")
+STALE = (
+    *("*.safetensors", "*.safetensors.index.json", "*.jsonl", "*.png"),
+    *(ADAPTER_CONFIG, "verification.json"),
+)
 """Files of the repository to delete if the upload has none of that name: `transformers` would load
-an earlier model's shards with this one's."""
+an earlier model's shards with this one's, or the base of earlier adapters in its place, and an
+earlier proof is none of this model. What lies in folders is not ours."""
 
 TOKENS = "https://huggingface.co/settings/tokens"
 
@@ -44,13 +49,16 @@ class Repository:
         name: ORGANISATION/NAME.
     """
 
-    def __init__(self, name: str, kind: Kind, *, public: bool) -> None:
+    def __init__(self, name: str, kind: Kind, *, base: str | None, public: bool) -> None:
         """Open the repository, creating it if need be.
 
+        Args:
+            base: the published model from which the upload is derived; None: there is none.
+
         Raises:
-            InputError: there is no token with write access; the name is malformed; the repository
-                is public although private was requested, or the other way round; or the hub is out
-                of reach.
+            InputError: there is no token with write access; the name is malformed; the account has
+                not accepted the licence of `base`; the repository is public although private was
+                requested, or the other way round; or the hub is out of reach.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.utils import logging, validate_repo_id
@@ -64,6 +72,8 @@ class Repository:
             raise InputError(f"--to {name}: give ORGANISATION/NAME, or your own ACCOUNT/NAME.")
         with explained(name):
             _require_writer(self._api)
+            if base is not None:
+                _require_licence(self._api, base)
             self._api.create_repo(name, repo_type=kind, private=not public, exist_ok=True)
             self._api.auth_check(name, repo_type=kind, write=True)
             private = self._api.repo_info(name, repo_type=kind).private
@@ -76,22 +86,6 @@ class Repository:
                 f" {self.url}/settings."
             )
 
-    def require_licence(self, model: str) -> None:
-        """Raise InputError if the account has not accepted the licence of `model`, from which the
-        upload is derived."""
-        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
-        with explained(self.name):
-            try:
-                self._api.auth_check(model)
-            except GatedRepoError as error:
-                raise InputError(
-                    f"this is derived from {model}, whose licence the account of the token has not"
-                    f" accepted: accept it at {self._api.endpoint}/{model}."
-                ) from error
-            except RepositoryNotFoundError:
-                return  # its model is no longer published
-
     def push(self, files: Mapping[str, Path], message: str) -> Pushed:
         """Commit these files under their names in the repository; its other files stay, except
         `STALE` ones. Raises InputError; a retry does not send uploaded files again."""
@@ -100,11 +94,8 @@ class Repository:
         with explained(self.name):
             before = self._api.repo_info(self.name, repo_type=self.kind).sha
             there = self._api.list_repo_files(self.name, repo_type=self.kind)
-            stale = [
-                name
-                for name in there
-                if name not in files and any(fnmatchcase(name, one) for one in STALE)
-            ]
+            old = (name for name in there if name not in files and "/" not in name)
+            stale = [name for name in old if any(fnmatchcase(name, one) for one in STALE)]
             operations: list[Any] = [CommitOperationDelete(name) for name in stale]
             operations += [CommitOperationAdd(name, str(path)) for name, path in files.items()]
             commit = self._api.create_commit(
@@ -124,6 +115,20 @@ def _require_writer(api: "HfApi") -> None:
     token = api.whoami().get("auth", {}).get("accessToken", {})
     if token.get("role") == "read":
         raise InputError(f"the token may only read; make one that may write at {TOKENS}.")
+
+
+def _require_licence(api: "HfApi", model: str) -> None:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        api.auth_check(model)
+    except GatedRepoError as error:
+        raise InputError(
+            f"this is derived from {model}, whose licence the account of the token has not"
+            f" accepted: accept it at {api.endpoint}/{model}."
+        ) from error
+    except RepositoryNotFoundError:
+        return  # it is no longer published
 
 
 @contextmanager

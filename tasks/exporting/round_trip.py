@@ -21,7 +21,7 @@ import gc
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -52,10 +52,8 @@ PROMPTS = (
     "What is 17 + 25?",
     "Write one line about the sea.",
     "0123456789, 3.14159 and 1,000,000: which is largest?",
-    (
-        "Explain this:\n\ndef double(x):\n    return 2 * x  # naïve, 数学, 😀\n\n\tand  why two"
-        " spaces stay"
-    ),
+    "Explain this:\n\ndef double(x):\n    return 2 * x  # naïve, 数学, 😀\n\n\tand  why two spaces"
+    " stay",
 )
 ANSWER = Trace(reasoning="17 + 25 = 42,\nbecause 7 + 5 = 12 😀", answer="42").render()
 
@@ -91,9 +89,6 @@ class Proof:
     greedy_ties: int
     transformers: str
     torch: str
-
-    def metrics(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -136,9 +131,7 @@ def prove(
 
     Raises:
         StageFailed: they differ; the message says where.
-        InputError: transformers or torch is not installed.
     """
-    require_transformers()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else torch's threads wait by spinning
     import torch
     import transformers
@@ -307,33 +300,21 @@ def _answer(model: Any, prompt: str, context: list[int]) -> _Said:
     return _Said(prompt, context, out[0, len(context) :].tolist(), logits.float().numpy())
 
 
-class _Says:
-    """Makes a model say one token at its third step."""
-
-    def __init__(self, token: int, start: int) -> None:
-        self._token, self._at = token, start + 2
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        if input_ids.shape[1] == self._at:
-            scores = scores.new_full(scores.shape, -float("inf"))
-            scores[:, self._token] = 0.0
-        return scores
-
-
 def _stops_at(model: Any, context: list[int], stop: int) -> None:
     """Check that `generate`, with the directory's own settings, ends where the model says
     `stop`."""
     import torch
-    from transformers import LogitsProcessorList
 
-    tokens = torch.tensor([context])
-    says = LogitsProcessorList([_Says(stop, len(context))])
+    tokens, every = torch.tensor([context]), list(range(model.config.vocab_size))
     out = model.generate(
         tokens,
         attention_mask=torch.ones_like(tokens),
         max_new_tokens=8,
         do_sample=False,
-        logits_processor=says,
+        # at its third step it may say nothing else
+        prefix_allowed_tokens_fn=lambda _, so_far: (
+            [stop] if len(so_far) == len(context) + 2 else every
+        ),
     )
     said = out[0, len(context) :].tolist()
     if len(said) > 3:

@@ -98,10 +98,8 @@ _FORMS = {
     ),
     "kaggle": (
         _KAGGLE,
-        (
-            "kaggle://OWNER/MODEL/FRAMEWORK/VARIATION[/VERSION], e.g."
-            " kaggle://google/gemma-3/flax/gemma3-1b-it/1"
-        ),
+        "kaggle://OWNER/MODEL/FRAMEWORK/VARIATION[/VERSION], e.g."
+        " kaggle://google/gemma-3/flax/gemma3-1b-it/1",
     ),
     "gs": (_GS, "gs://BUCKET/DIRECTORY"),
 }

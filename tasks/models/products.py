@@ -29,8 +29,7 @@ LANES = 128
 
 def product(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., K, N) -> (..., M, N), of left's dtype. Leading axes are equal."""
-    narrow = _is_narrow(left)
-    if not narrow:
+    if not _is_narrow(left):
         return checkpointed(left @ right, PRODUCT)
     out = _narrow(False, _paired(left), right)[..., : left.shape[-2], :]
     return checkpointed(out.astype(left.dtype), PRODUCT)
@@ -113,20 +112,17 @@ def _joined(weight: jax.Array, factor: jax.Array, axis: int) -> jax.Array:
 
 def _plain(left: jax.Array, right: jax.Array) -> jax.Array:
     """(M, K) and (K, N) -> (M, N), of left's dtype."""
-    narrow = _is_narrow(left)
-    return _dot(left, right).astype(left.dtype) if narrow else left @ right
+    return _dot(left, right).astype(left.dtype) if _is_narrow(left) else left @ right
 
 
 def _by_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     """(M, K) and (N, K) -> (M, N), of left's dtype."""
-    narrow = _is_narrow(left)
-    return _plain(left, _turned(right) if narrow else right.T)
+    return _plain(left, _turned(right) if _is_narrow(left) else right.T)
 
 
 def _by_columns(left: jax.Array, right: jax.Array) -> jax.Array:
     """(M, K) and (M, N) -> (K, N), of left's dtype."""
-    narrow = _is_narrow(left)
-    return _plain(_turned(left) if narrow else left.T, right)
+    return _plain(_turned(left) if _is_narrow(left) else left.T, right)
 
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:

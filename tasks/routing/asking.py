@@ -10,7 +10,7 @@ from schemas.examples import Domain
 from tasks.chat.batch_files import ask_all
 from tasks.chat.budget import Priced
 from tasks.chat.engine import ChatEngine
-from tasks.chat.request import ApiModel, ChatRequest, object_schema, response_format
+from tasks.chat.request import ChatModel, ChatRequest, object_schema, response_format
 from tasks.judging.rulings import Unreadable, json_object
 from tasks.routing.router import Ask
 from tasks.teaching.lesson import Lesson
@@ -30,15 +30,17 @@ _MOST_CHARACTERS = 4000
 """Characters of a prompt that are shown: of a longer one, half as many from each end."""
 
 
-class RoutingTeacher(ApiModel, Priced):
+class RoutingTeacher(ChatModel, Priced):
     """A model behind an OpenAI-compatible API that is asked about prompts the classifier is unsure
     of.
 
     Attributes:
+        temperature: 1 for OpenAI's reasoning models, which take no other.
         max_response_tokens: room for models that think before they answer.
         max_usd: when that is spent, the classifier decides alone.
     """
 
+    temperature: float = Field(default=0.0, ge=0)
     max_response_tokens: int = Field(default=512, ge=16)
 
 
@@ -68,8 +70,8 @@ def _request(config: RoutingTeacher, prompt: str) -> ChatRequest:
     if len(prompt) > _MOST_CHARACTERS:
         prompt = f"{prompt[:half]}\n[...]\n{prompt[-half:]}"
     text = f"{_INSTRUCTIONS}\n\n<request>\n{prompt}\n</request>"
-    bound = {"temperature": 0.0, "max_tokens": config.max_response_tokens}
-    parameters = bound | response_format("json_schema", "route", _SCHEMA)
+    parameters = config.parameters_for(config.temperature, config.max_response_tokens)
+    parameters |= response_format("json_schema", "route", _SCHEMA)
     return ChatRequest(config.model, ({"role": "user", "content": text},), parameters)
 
 

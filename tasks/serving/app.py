@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -23,6 +24,9 @@ LONGEST_BODY = 4 << 20
 
 RETRY_AFTER = {"Retry-After": "2"}
 """Seconds to wait, for clients that come while the queue is full."""
+
+AT_ONCE = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers of a streamed answer, whose pieces a proxy is to pass on as they come."""
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
@@ -63,7 +67,8 @@ def application(engine: Engine, name: str, key: str | None, hosts: list[str]) ->
             except Closed as error:
                 raise closed() from error
             if asked.stream:
-                return StreamingResponse(_events(answer), media_type="text/event-stream")
+                events, form = _events(answer), "text/event-stream"
+                return StreamingResponse(events, headers=AT_ONCE, media_type=form)
             return await _whole(answer, request)
 
         return answer
@@ -85,7 +90,12 @@ def application(engine: Engine, name: str, key: str | None, hosts: list[str]) ->
             Route("/v1/completions", admitted(answering(CompletionRequest)), methods=["POST"]),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
-        exception_handlers={Refused: _refused, HTTPException: _no_route, Exception: _broken},
+        exception_handlers={
+            Refused: _refused,
+            ClientDisconnect: _gone,
+            HTTPException: _no_route,
+            Exception: _broken,
+        },
     )
 
 
@@ -120,7 +130,7 @@ async def _whole(answer: Answer, request: HttpRequest) -> Response:
     tasks: list[asyncio.Future[Any]] = [told, gone]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return JSONResponse(told.result()) if told.done() else Response(status_code=499)
+        return JSONResponse(told.result()) if told.done() else await _gone(request, None)
     finally:
         answer.leave()
         for task in tasks:
@@ -140,6 +150,11 @@ async def _events(answer: Answer) -> AsyncIterator[str]:
 async def _refused(request: HttpRequest, error: Any) -> Response:
     headers = RETRY_AFTER if error.status in (429, 503) else None
     return JSONResponse(error.body(), error.status, headers)
+
+
+async def _gone(request: HttpRequest, error: Any) -> Response:
+    """What nobody reads."""
+    return Response(status_code=499)
 
 
 async def _no_route(request: HttpRequest, error: Any) -> Response:

@@ -4,11 +4,12 @@ pieces, so that they agree."""
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from tasks.chat.request import LIMITS
 from tasks.data.tokens import Tokenizer
 from tasks.sampling.detokenizer import Detokenizer
 from tasks.serving.continuous_batching import Drawn, Engine, Row, Sampling
@@ -43,9 +44,14 @@ class _Choice:
 
     detokenizer: Detokenizer
     tokens: list[_Token] = field(default_factory=list)
-    count: int = 0
     told: int = 0
     finish: str | None = None
+
+    @property
+    def count(self) -> int:
+        """Its tokens, with the terminator if that ended it."""
+        ended = self.finish == "stop" and not self.detokenizer.stopped
+        return len(self.detokenizer.tokens) + ended
 
 
 class Answer:
@@ -95,16 +101,17 @@ class Answer:
                 param="messages" if self._chat else "prompt",
                 code="context_length_exceeded",
             )
-        most = getattr(request, "max_completion_tokens", None) or request.max_tokens
-        most = most or request.DEFAULT_TOKENS or self._engine.response_length
+        bounds = ((name, getattr(request, name, None)) for name in reversed(LIMITS))
+        default = "max_tokens", request.DEFAULT_TOKENS or self._engine.response_length
+        name, most = next((one for one in bounds if one[1]), default)
         if most > self._engine.response_length:
             raise Refused(
                 400,
-                f"max_tokens = {most}, and answers of this endpoint have at most"
+                f"{name} = {most}, and answers of this endpoint have at most"
                 f" {self._engine.response_length} tokens",
-                param="max_tokens",
+                param=name,
             )
-        return most
+        return int(most)
 
     def leave(self) -> None:
         """Give the slots of its rows to others, because nobody waits for it."""
@@ -125,7 +132,6 @@ class Answer:
             self.leave()
 
     def _piece(self, index: int, choice: _Choice, drawn: Drawn) -> Piece:
-        choice.count += len(drawn.tokens)
         said = list(drawn.tokens)
         if drawn.finish == "stop":  # the terminator
             said.pop()
@@ -196,8 +202,8 @@ class Answer:
         wanted = self._request.told
         if wanted is None:
             return None
-        best = [list(self._likely(one.likeliest[:wanted])) for one in tokens]
-        own = [next(self._likely([(one.id, one.logp)])) for one in tokens]
+        best = [[self._told(*pair) for pair in one.likeliest[:wanted]] for one in tokens]
+        own = [self._told(one.id, one.logp) for one in tokens]
         if self._chat:
             content = [
                 {**one, "top_logprobs": likely} for one, likely in zip(own, best, strict=True)
@@ -206,17 +212,18 @@ class Answer:
         return {
             "tokens": [one["token"] for one in own],
             "token_logprobs": [one["logprob"] for one in own],
-            "top_logprobs": [{one["token"]: one["logprob"] for one in likely} for likely in best],
+            "top_logprobs": [  # the likeliest last: of those with one text it stays
+                {one["token"]: one["logprob"] for one in reversed(likely)} for likely in best
+            ],
             "text_offset": [one.start for one in tokens],
         }
 
-    def _likely(self, pairs: Sequence[tuple[int, float]]) -> Iterator[dict[str, Any]]:
-        """The likeliest tokens as OpenAI writes them. A part of a character has no text, and its
-        bytes are left out."""
-        for token, logp in pairs:
-            text = self._tokenizer.decode([token])
-            known = None if "\ufffd" in text else list(text.encode())
-            yield {"token": text, "logprob": logp, "bytes": known}
+    def _told(self, token: int, logp: float) -> dict[str, Any]:
+        """A token as OpenAI writes it. A part of a character has no text, and its bytes are left
+        out."""
+        text = self._tokenizer.decode([token])
+        known = None if "\ufffd" in text else list(text.encode())
+        return {"token": text, "logprob": logp, "bytes": known}
 
 
 def closed() -> Refused:

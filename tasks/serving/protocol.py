@@ -5,6 +5,7 @@ unsupported parameter that would change the answer is refused, never ignored.
 """
 
 import json
+import re
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError
@@ -40,12 +41,13 @@ class Refused(Exception):
         }
 
 
-class _Nothing(StrictModel):
-    """An empty object."""
+_BRANCH = re.compile(r"str$|tuple\[")
+"""pydantic's names of a union's branches."""
 
 
 class _StreamOptions(StrictModel):
     include_usage: bool = False
+    include_obfuscation: bool = False
 
 
 class Request(StrictModel):
@@ -74,7 +76,12 @@ class Request(StrictModel):
     # values that change nothing, which clients send
     frequency_penalty: float = Field(default=0.0, ge=0, le=0)
     presence_penalty: float = Field(default=0.0, ge=0, le=0)
-    logit_bias: _Nothing = _Nothing()
+    logit_bias: dict[str, float] = Field(default_factory=dict, max_length=0)
+    store: bool = False
+    metadata: dict[str, str] = Field(default_factory=dict)
+    service_tier: str = ""
+    safety_identifier: str = ""
+    prompt_cache_key: str = ""
 
     @classmethod
     def read(cls, body: bytes) -> Self:
@@ -83,8 +90,10 @@ class Request(StrictModel):
             value = json.loads(body)
             return cls.parse(without_nulls(value))
         except ValidationError as error:
-            problem = error.errors()[0]
-            param = ".".join(str(part) for part in problem["loc"])
+            # of a union the branch that fits furthest; its name is no part of the request
+            problem = max(error.errors(), key=lambda one: len(one["loc"]))
+            parts = (str(part) for part in problem["loc"])
+            param = ".".join(part for part in parts if not _BRANCH.match(part))
             raise Refused(400, _said(cls, problem, param), param=param or None) from error
         except (ValueError, RecursionError) as error:
             raise Refused(400, f"the body is not valid JSON: {error}") from error
@@ -139,6 +148,8 @@ class ChatRequest(Request):
     top_logprobs: int | None = Field(default=None, ge=0, le=LIKELIEST)
     response_format: _Text = _Text()
     tools: tuple[Any, ...] = Field(default=(), max_length=0)
+    tool_choice: Literal["none", "auto"] = "auto"
+    parallel_tool_calls: bool = True
 
     @property
     def told(self) -> int | None:
@@ -210,4 +221,6 @@ class CompletionRequest(Request):
 def _said(model: type[StrictModel], problem: Any, param: str) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{param} is not supported.{nearest(param, model.model_fields)}"
+    if problem.get("ctx", {}).get("max_length") == 0:
+        return f"{param} is not supported; leave it out."
     return f"{param or 'the body'}: {problem_text(problem)}"

@@ -5,6 +5,7 @@ A trained stage's artifact is in that format already, with its adapters merged. 
 `tasks.exporting.round_trip` finds the same model in `transformers`.
 """
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from schemas.base import StrictModel
@@ -40,9 +41,11 @@ def run(job: Job[Config]) -> dict[str, Any]:
             prompts += [item.prompt for item in items[:PROMPTS_OF_EVALUATION]]
             asked += items
     card = Card(f"{base}, post-trained", base, evaluations, channels=format_taught(asked))
-    return export_model(
+    proof = export_model(
         job.inputs["policy"], job.out, card, prompts, job.config.verify_dtype, job.log.info
-    ).metrics()
+    )
+    assert proof is not None
+    return asdict(proof)
 
 
 KIND = Kind(

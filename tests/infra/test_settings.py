@@ -51,6 +51,8 @@ def test_a_directory_begins_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings.from_environment({"LYCEUM_CACHE": "~/c", "LYCEUM_COMPILE_CACHE": "~/jax"})
     assert (settings.cache, settings.compile_cache) == ("/home/me/c", "/home/me/jax")
     assert Settings.from_environment({"LYCEUM_COMPILE_CACHE": ""}).compile_cache == ""
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which its specification has ignored
+    assert Settings.from_environment({"LYCEUM_CACHE": ""}).cache == "/home/me/.cache/lyceum"
 
 
 def test_without_a_home_the_variable_that_names_one_is_asked_for(monkeypatch, tmp_path, lyceum):

@@ -108,10 +108,13 @@ def test_a_full_disk_leaves_no_half_of_a_recipe(tmp_path, monkeypatch):
 def test_a_path_begins_at_home(tmp_path, lyceum, monkeypatch):
     """A shell leaves the ~ of `--data=~/rows.jsonl` alone."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.stdin", None)
     rows(tmp_path, *WORKED)
     given = ["--data=~/mine.jsonl", "--domain=math", "--no-rehearsal", "--json"]
     said = lyceum("init", "~/mine.toml", *given).json
-    assert said["next"][0] == f"lyceum rehearse {tmp_path}/mine.toml --data {tmp_path}"
+    here = f"{tmp_path}/mine.toml --data {tmp_path}"
+    assert (said["next"][0], said["next"][2]) == (f"lyceum rehearse {here}", f"lyceum run {here}")
+    assert said["rehearsal"] is None
     plan = lyceum("plan", "~/mine.toml", "--data=~", "--store=~/store", "--json").json
     assert plan["recipe"] == "mine"
     wrong = lyceum("plan", "~/mine.toml", "--data=~no-such-user/rows", code=2).err
@@ -238,12 +241,3 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path, lyceum):
     said = lyceum("init", to, "--data", rows(tmp_path, *WORKED), "--no-rehearsal", code=2).err
     assert "is there already, and is not overwritten" in said
     assert to.read_text(encoding="utf-8") == "mine"
-
-
-def test_the_command_says_what_comes_next(tmp_path, lyceum, monkeypatch):
-    monkeypatch.setattr("sys.stdin", None)
-    to, file = tmp_path / "mine.toml", rows(tmp_path, *WORKED)
-    given = ["--data", file, "--domain", "math", "--no-rehearsal", "--json"]
-    said = lyceum("init", to, *given).json
-    assert said["rehearsal"] is None
-    assert said["next"][2] == f"lyceum run {to} --data {tmp_path}"

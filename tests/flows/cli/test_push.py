@@ -90,8 +90,7 @@ def test_a_model_is_there_with_its_card_and_only_once(hub, push, store, tmp_path
     assert load_model(again).config.num_layers == 1
     results = ModelCard.load(there / "README.md").data.eval_results
     assert results is not None
-    by_name = {(one.task_name, one.metric_type): one for one in results}
-    exact = next(one for (_, metric), one in by_name.items() if metric == "exact_answer")
+    *_, exact = (one for one in results if one.metric_type == "exact_answer")
     assert exact.metric_value == pytest.approx(100 * synthetic_run.SKILL["grpo"], abs=0.5)
     assert "95% interval [" in str(exact.metric_name)
     assert "was not compared" in (there / "README.md").read_text()
@@ -156,11 +155,14 @@ def test_another_stage_replaces_the_weights_and_takes_away_what_would_be_loaded_
     hub: FakeHub, push: Any
 ) -> None:
     there = hub.add("us/demo", private=True)
-    for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json", "notes.txt"):
+    (there / "logos").mkdir()
+    old = ["model-00001-of-00002.safetensors", "model.safetensors.index.json", "verification.json"]
+    for name in (*old, "adapter_config.json", "notes.txt", "logos/ours.png"):
         (there / name).write_text("{}")
     told = push("--stage", "sft")
     assert told["stage"] == "sft"
-    assert {path.name for path in there.iterdir()} == {*told["files"], "notes.txt"}
+    assert {path.name for path in there.iterdir()} == {*told["files"], "notes.txt", "logos"}
+    assert (there / "logos" / "ours.png").exists()
 
 
 def test_a_data_set_is_there_with_its_card(hub: FakeHub, push: Any, store: Store) -> None:
@@ -243,6 +245,7 @@ def test_a_licence_that_was_not_accepted_and_a_hub_that_is_away(hub, push, monke
     monkeypatch.setattr("flows.cli.push.published_as", lambda _: "google/gemma-3-1b-it")
     said = push(code=2)
     assert f"accept it at {hub.url}/google/gemma-3-1b-it" in said
+    assert "us/demo" not in hub.repositories
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in push(code=2)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -112,7 +112,7 @@ def test_the_command_judges_by_new_rubrics_once_and_tells_what_it_cost(
         out = command(WANTED).out
         assert server.billed.total() == billed
     assert "The updates on 2 of 2 rollouts would change sign" in out
-    assert "0 of 16 questions were new" in out
+    assert "0 of 16 questions were new and cost $0.0000" in " ".join(out.split())
     page = Path(value["page"]).read_text(encoding="utf-8")
     assert "<svg" in page.partition("demo-1")[2]
     with gzip.open(value["ledger"], "rt", encoding="utf-8") as lines:

@@ -63,3 +63,11 @@ def test_a_tpu_of_this_machine_is_planned_with_its_times_and_costs_nothing(accel
     assert (stage["seconds"], stage["cost_usd"]) == (pytest.approx(calls / 0.4), 0.0)
     assert stage["basis"] == "40% of the roofline"
     assert value["sessions"]["count"] == 1
+
+
+def test_a_container_has_the_memory_that_it_is_given(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text("max\n", encoding="ascii")
+    monkeypatch.setattr(machine, "LIMITS", [tmp_path / "memory.max", tmp_path / "none"])
+    whole = machine.memory_bytes()
+    (tmp_path / "memory.max").write_text(f"{whole // 2}\n", encoding="ascii")
+    assert (machine.memory_bytes(), machine.free_bytes() <= whole // 2) == (whole // 2, True)

@@ -111,7 +111,10 @@ PROBLEMS = {
         error(403, message='model x requires moderation. Your input was flagged for "violence".'),
     ],
     "truncated": [choice(finish_reason="length")],
-    "empty": [message(content="", reasoning_content="thinking and thinking")],
+    "empty": [
+        message(content="", reasoning_content="thinking and thinking"),
+        message(content="<think>hm</think>\n"),
+    ],
     "malformed": [Fault("body", text=text) for text in ("<html>", "null", "[" * 100_000)],
     "failed": [
         Fault("status", 500, "down"),
@@ -140,14 +143,6 @@ def test_what_does_not_pass_is_classified_and_counted(problem: str, tmp_path: Pa
             assert server.count == asked, "the model's own words are an answer, and were paid"
 
 
-def test_reasoning_that_comes_apart_is_read(tmp_path: Path) -> None:
-    """vLLM's `reasoning_content`, in newer versions `reasoning`."""
-    faults = [message(reasoning_content="because"), message(reasoning="because")]
-    with ChatServer(numbered(faults)) as server:
-        replies = ask(server.url, tmp_path, 2)
-    assert [reply.reasoning for reply in replies] == ["because"] * 2
-
-
 def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_is_allowed(tmp_path):
     cut = choice(finish_reason="length")
     with ChatServer(lambda request: cut if request.body["max_tokens"] < 128 else None) as server:
@@ -164,6 +159,7 @@ def test_a_truncated_answer_is_asked_for_once_more_with_twice_the_room_if_that_i
 
 
 WRONG_KEY = Fault("status", 400, '[{"error": {"message": "API key not valid."}}]')
+MOVED = Fault("status", 301, headers={"location": "/elsewhere"})
 DAYS = Fault("status", 429, headers={"retry-after": "86400"})
 IN_A_BODY = Fault("body", text='{"error": {"code": 402, "message": "Insufficient credits"}}')
 FATAL = {
@@ -171,6 +167,7 @@ FATAL = {
     "Gemini's word for that": (WRONG_KEY, "TEST_API_KEY"),
     "no access": (Fault("status", 403, "no"), "TEST_API_KEY"),
     "no such model": (error(404, message="The model m does not exist"), "TEST_BASE_URL"),
+    "a new address": (MOVED, r"redirects \(301\) to http://\S+/elsewhere, .*TEST_BASE_URL"),
     "a parameter it does not know": (error(400, message="unknown parameter seed"), "seed"),
     "nothing left to pay with": (
         error(429, code="insufficient_quota"),

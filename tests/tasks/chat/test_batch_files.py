@@ -95,15 +95,24 @@ def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_agai
         assert {reply.problem for reply in ask(server.url, tmp_path, 5, batch=True)} == {None}
 
 
-def test_a_provider_without_batches_says_what_to_unset(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [(404, InputError, "unset LYCEUM_TEACHER_BATCH"), (503, StageFailed, "not answer: 503 None")],
+)
+def test_a_provider_that_takes_no_batch_ends_the_stage(tmp_path, status, error, words):
+    """Files it takes, and lists what batches there are."""
     with ChatServer() as server:
+        handle = server.batches.handle
 
-        async def missing(request: object, connection: Any) -> None:
-            connection.send(404, b"Not Found")
+        async def none(request, connection):  # type: ignore[no-untyped-def]
+            if (request.method, request.path) == ("POST", "/v1/batches"):
+                connection.send(status, b"None", {"retry-after": "0.01"})
+            else:
+                await handle(request, connection)
 
-        server.batches.handle = missing  # type: ignore[method-assign]
-        with pytest.raises(InputError, match="unset LYCEUM_TEACHER_BATCH"):
-            ask(server.url, tmp_path, 5, batch=True)
+        server.batches.handle = none  # type: ignore[method-assign]
+        with pytest.raises(error, match=words):
+            ask(server.url, tmp_path, 5, batch=True, dead_seconds=0.2)
 
 
 def test_the_budget_holds_in_batches_and_ends_at_the_same_request(tmp_path: Path) -> None:

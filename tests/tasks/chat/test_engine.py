@@ -36,14 +36,6 @@ def test_a_caller_that_stops_early_keeps_what_was_under_way(tmp_path: Path) -> N
         assert sum(reply.cached for reply in ask(server.url, tmp_path, 300)) == billed
 
 
-def test_the_same_question_twice_is_paid_once(tmp_path: Path) -> None:
-    with ChatServer(latency=0.05) as server, engine(server.url, tmp_path) as running:
-        replies = [reply for _, reply in running.ask_singly((0, question(1)) for _ in range(20))]
-        assert server.count == 1
-        assert len({reply.text for reply in replies}) == 1
-        assert sum(reply.usd > 0 for reply in replies) == 1
-
-
 def test_requests_are_read_as_replies_are_taken(tmp_path: Path) -> None:
     """However long the input is, only a window of it is in memory."""
     taken = 0
@@ -161,9 +153,10 @@ def test_a_proxy_of_the_environment_is_used_but_for_hosts_that_need_none(tmp_pat
     """The server stands for the proxy: it is asked for whole URLs of a host that does not exist."""
     with ChatServer() as server:
         server.paths = ("http://model.invalid/v1/chat/completions",)
-        monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
-        (reply,) = ask("http://model.invalid/v1", tmp_path)
-        assert reply.problem is None
+        for proxy in (server.url.removesuffix("/v1"), server.url[len("http://") : -len("/v1")]):
+            monkeypatch.setenv("http_proxy", proxy)  # curl takes it without a scheme, too
+            (reply,) = ask("http://model.invalid/v1", tmp_path / str("://" in proxy))
+            assert reply.problem is None
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         server.paths = ("/v1/chat/completions",)
         (reply,) = ask(server.url, tmp_path / "direct")

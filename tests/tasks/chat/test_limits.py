@@ -113,6 +113,8 @@ def test_an_endpoint_that_is_not_set_says_what_to_set():
         ("openai", {}, "set OPENAI_API_KEY"),
         ("vllm", {}, "set VLLM_BASE_URL"),
         ("vllm", {"VLLM_BASE_URL": "127.0.0.1:8000"}, "no URL of an API"),
+        ("vllm", {"VLLM_BASE_URL": "http://HOST:PORT/v1"}, "no URL of an API"),
+        ("vllm", {"VLLM_BASE_URL": "http://[::1/v1"}, "no URL of an API"),
         ("vllm", {"VLLM_BASE_URL": "http://user:pass@host/v1"}, "VLLM_API_KEY is for a key"),
         ("vllm", {"VLLM_BASE_URL": "http://host/v1?key=secret-in-it"}, "VLLM_API_KEY is for a key"),
         ("openai", {"OPENAI_API_KEY": "two words"}, "OPENAI_API_KEY holds white space"),

@@ -66,6 +66,8 @@ _CHUNKS = [
         ("<think>\n2 and 2 make 4.\n</think>\n\n4", "4", "2 and 2 make 4."),
         ("2 and 2 make 4.\n</think>\n\n4", "4", "2 and 2 make 4."),
         (_CHUNKS, "4", "2 and 2 make 4."),
+        ({"content": "4", "reasoning_content": "2 and 2 make 4."}, "4", "2 and 2 make 4."),
+        ({"content": "4", "reasoning": "2 and 2 make 4."}, "4", "2 and 2 make 4."),
         ('{"reason": "it says </think>"}', '{"reason": "it says </think>"}', None),
         ("```\n</think>\n```", "```\n</think>\n```", None),
         ("<answer></think></answer>", "<answer></think></answer>", None),
@@ -74,16 +76,12 @@ _CHUNKS = [
 )
 def test_thoughts_before_an_answer_are_no_part_of_it(content, text, reasoning):
     """As DeepSeek's and Qwen's models write them behind a server without a parser for them, the
-    second with a chat template that ends with `<think>`; and as Mistral's do."""
-    body = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
+    second with a chat template that ends with `<think>`; as Mistral's do; and as vLLM has them
+    apart."""
+    said = content if isinstance(content, dict) else {"content": content}
+    body = {"choices": [{"message": said, "finish_reason": "stop"}]}
     found, _ = read(json.dumps(body).encode())
     assert (found.text, found.reasoning, found.problem) == (text, reasoning, None)
-
-
-def test_thoughts_without_an_answer_are_none():
-    body = {"choices": [{"message": {"content": "<think>hm</think>\n"}, "finish_reason": "stop"}]}
-    found, _ = read(json.dumps(body).encode())
-    assert (found.problem, found.detail) == ("empty", "reasoning without an answer")
 
 
 def test_thoughts_that_only_the_total_counts_are_paid(tmp_path: Path) -> None:

@@ -131,10 +131,16 @@ def test_texts_behind_one_prefix_attend_as_each_does_behind_its_own(name):
             np.testing.assert_allclose(together[:, text], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("index", [100, 127])
+@pytest.mark.parametrize(
+    ("name", "index", "turned"),
+    [
+        *((name, index, 0) for name in CASES for index in (100, 127)),
+        *((name, 100, 50) for name, case in CASES.items() if case.length == 128),
+    ],
+)
 @pytest.mark.parametrize("behind", [False, True])
-def test_one_token_attends_to_a_cache_as_within_its_whole_text(name, index, behind):
+def test_one_token_attends_to_a_cache_as_within_its_whole_text(name, index, turned, behind):
+    """A cache that is read whole may begin at any column."""
     case = CASES[name]
     q, k, v, ids, _ = drawn(case)
     rest = jnp.asarray(case.is_global), WINDOW, case.softcap
@@ -144,38 +150,18 @@ def test_one_token_attends_to_a_cache_as_within_its_whole_text(name, index, behi
     # layer does not even read
     read = (places > index - WINDOW) | case.is_global | (case.length == 128)
     known = [jnp.where(places < index + (not behind), one.swapaxes(1, 2), 9.0) for one in (k, v)]
-    caches = tuple(jnp.stack([one, jnp.where(read, one, jnp.nan)]) for one in known)
+    layers = (jnp.stack([one, jnp.where(read, one, jnp.nan)]) for one in known)
+    caches = tuple(jnp.roll(one, turned, axis=-2) for one in layers)
     own = (k[:, here], v[:, here]) if behind else None
-    seen = jnp.where(places[:, 0] <= index, ids, 0)
-    with jax.set_mesh(make_mesh()):
-        whole = attention.attend(q, k, v, ids, indices(ids), *rest)[:, here]
-        step = attention.attend_step(
-            q[:, here], caches, jnp.int32(1), own, ids[:, here], seen, jnp.int32(index), *rest
-        )
-    real = np.asarray(ids[:, index] > 0)
-    assert real.any()
-    np.testing.assert_allclose(step[real], whole[real], atol=1e-5)
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.length == 128])
-@pytest.mark.parametrize("behind", [False, True])
-def test_a_cache_that_is_read_whole_may_begin_at_any_column(name, behind):
-    case = CASES[name]
-    q, k, v, ids, _ = drawn(case)
-    rest = jnp.asarray(case.is_global), WINDOW, case.softcap
-    index, turned = 100, 50
-    here, places = slice(index, index + 1), jnp.arange(case.length)
-    written = (places < index + (not behind))[:, None]
-    caches = tuple(
-        jnp.roll(jnp.where(written, one.swapaxes(1, 2), 9.0), turned, axis=2) for one in (k, v)
-    )
-    own = (k[:, here], v[:, here]) if behind else None
-    seen = jnp.roll(jnp.where(places <= index, ids, 0), turned, axis=1)
+    seen = jnp.roll(jnp.where(places[:, 0] <= index, ids, 0), turned, axis=1)
     at = jnp.int32((index + turned) % case.length)
     with jax.set_mesh(make_mesh()):
         whole = attention.attend(q, k, v, ids, indices(ids), *rest)[:, here]
-        step = attention.attend_step(q[:, here], caches, None, own, ids[:, here], seen, at, *rest)
+        step = attention.attend_step(
+            q[:, here], caches, jnp.int32(1), own, ids[:, here], seen, at, *rest
+        )
     real = np.asarray(ids[:, index] > 0)
+    assert real.any()
     np.testing.assert_allclose(step[real], whole[real], atol=1e-5)
 
 

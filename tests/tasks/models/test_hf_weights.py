@@ -130,13 +130,15 @@ def test_many_files_hold_what_one_does(directories, tmp_path, monkeypatch):
 
 
 def test_the_same_weights_make_the_same_bytes_through_a_chain_of_models(tmp_path: Path) -> None:
-    save_model(base_model("gemma3-tiny", seed=1), _new(tmp_path / "a"))
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    save_model(base_model("gemma3-tiny", seed=1), tmp_path / "a")
     companions = {"tokenizer.json": b"{}", "chat_template.jinja": b"{{ bos_token }}"}
     for name, data in companions.items():
         (tmp_path / "a" / name).write_bytes(data)
     loaded = load_model(tmp_path / "a")
     assert (loaded.name, loaded.config) == ("gemma3-tiny", decoder.SIZES["gemma3-tiny"])
-    save_model(loaded, _new(tmp_path / "b"))
+    save_model(loaded, tmp_path / "b")
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()
     }
@@ -309,25 +311,13 @@ def test_missing_and_misshapen_tensors_are_named(copy: Path) -> None:
     assert "layers.4" not in text
 
 
-def test_damaged_and_incomplete_files_are_refused(directories: dict[str, Path], copy: Path) -> None:
+def test_damaged_files_are_refused(copy: Path) -> None:
+    """Those that are missing are in test_hf_directory."""
     whole = (copy / WEIGHTS).read_bytes()
     for damaged in (whole[:-100], whole[:5], b"<html>"):
         (copy / WEIGHTS).write_bytes(damaged)
         with pytest.raises(InputError, match=r"model.safetensors is damaged or not whole"):
             load_model(copy)
-    (copy / WEIGHTS).unlink()
-    with pytest.raises(
-        InputError, match=r"neither model.safetensors nor model.safetensors.index.json"
-    ):
-        load_model(copy)
-    shutil.copytree(directories["gemma3"], copy, dirs_exist_ok=True)
-    gone = sorted(copy.glob("model-*"))[2]
-    gone.unlink()
-    with pytest.raises(InputError, match=f"names {gone.name}, which is not there"):
-        load_model(copy)
-    (copy / INDEX).write_text("{}")
-    with pytest.raises(InputError, match=r"index.json is damaged"):
-        load_model(copy)
     (copy / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config.json is no JSON"):
         load_model(copy)
@@ -355,8 +345,3 @@ def test_quantised_weights_and_a_wrong_tokenizer_are_refused(copy: Path) -> None
 def _change_config(directory: Path, **change: Any) -> None:
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | change))
-
-
-def _new(directory: Path) -> Path:
-    directory.mkdir()
-    return directory

@@ -32,10 +32,8 @@ from tasks.models.model_source import (
 from tasks.models.shipping import receive_model, ship_model
 from tests.fakes.fake_hub import FakeHub
 from tests.tasks.devices.fake_devices import printed
+from tests.tasks.models.small_model import SMALL_MODEL as CONFIG
 
-CONFIG = replace(
-    decoder.SIZES[TINY], num_layers=2, embed_dim=16, hidden_dim=16, num_heads=2, head_dim=8
-)
 UNWANTED = {
     "pytorch_model.bin": b"pickle",
     "model.gguf": b"gguf",

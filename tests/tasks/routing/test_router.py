@@ -13,7 +13,6 @@ import pytest
 
 from infra.store.answers import Answers
 from infra.store.store import open_store
-from schemas.base import InputError
 from schemas.examples import Domain
 from tasks.contract.teacher import TEACHERS
 from tasks.routing import router
@@ -111,14 +110,17 @@ def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path, monkeyp
     monkeypatch.setattr(router, "UNSURE", 0.9)
     prompts = [UNSURE_PROMPT, "```\nx = 1\n```", UNSURE_PROMPT + " and more"]
     given = lesson(tmp_path)
+    thinks = {"temperature": 1.0, "limit_parameter": "max_completion_tokens"}
     with ChatServer(reply=lambda body: '```json\n{"domain": "creative"}\n```') as server:
         for _ in range(2):
-            with asking(teacher(monkeypatch, server), given) as ask:
+            with asking(teacher(monkeypatch, server, **thinks), given) as ask:
                 routes = route(prompts, ask)
         assert len(server.seen) == 2
         request = server.seen[0].body
     said = [("creative", "teacher"), ("coding", "rule"), ("creative", "teacher")]
     assert [(one.domain, one.by) for one in routes] == said
+    assert (request["temperature"], request["max_completion_tokens"]) == (1.0, 512)
+    assert "max_tokens" not in request
     strict = request["response_format"]["json_schema"]
     assert strict["strict"] is True
     assert strict["schema"]["properties"]["domain"]["enum"] == [domain.value for domain in Domain]
@@ -155,10 +157,3 @@ def test_a_spent_budget_leaves_the_rest_to_the_classifier(tmp_path, monkeypatch)
         with asking(poor, lesson(tmp_path)) as ask:
             (one,) = route([UNSURE_PROMPT], ask)
         assert (one.by, len(server.seen)) == ("classifier", 0)
-
-
-def test_a_budget_without_prices_is_refused() -> None:
-    table = {"name": "dataset", "sources": [{"path": "a.jsonl", "prompt": "q", "domain": "router"}]}
-    asked = {"provider": "vllm", "model": "m", "max_usd": 1.0}
-    with pytest.raises(InputError, match="max_usd needs input_usd_per_million"):
-        TEACHERS.parse({**table, "routing": asked}, "test")

@@ -32,9 +32,12 @@ def test_pieces_are_whole_characters_and_joined_the_text(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
 @pytest.mark.parametrize("stop", ["after Mon", "day? é", "数", "W", "en."])
 def test_nothing_is_told_from_the_first_stop_sequence_on(stop: str, size: int) -> None:
+    """Nor is a token counted that came with it: the last one completes it."""
     pieces, detokenizer = told(TEXT, ["never", stop], size)
     assert "".join(pieces) == detokenizer.text == TEXT[: TEXT.index(stop)]
     assert detokenizer.stopped
+    said = [TOKENIZER.decode(detokenizer.tokens[:end]) for end in (None, -1)]
+    assert [stop in one for one in said] == [True, False]
 
 
 def test_the_beginning_of_a_stop_sequence_that_never_comes_is_told_in_the_end() -> None:

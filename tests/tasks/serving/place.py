@@ -43,6 +43,7 @@ class Place:
         asked = {"model": "m", "stream": True, **body}
         with self.client.stream("POST", f"/v1/{kind}", json=asked) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
+            assert response.headers["x-accel-buffering"] == "no"
             lines = [line for line in response.iter_lines() if line]
         assert lines.pop() == "data: [DONE]"
         return [json.loads(line.removeprefix("data: ")) for line in lines]

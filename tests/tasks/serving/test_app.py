@@ -1,10 +1,12 @@
 """What an endpoint refuses, how it holds a crowd, and how it ends."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tasks.data.tokens import Tokenizer
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import compilations
+from tasks.serving.app import application
 from tasks.serving.continuous_batching import Drawn, Engine, Row, Sampling
 from tests.fakes.chat_fixtures import engine as chat_engine
 from tests.fakes.chat_fixtures import question
@@ -21,6 +24,7 @@ from tests.tasks.serving.place import KEY, SHAPE, Place, place
 
 loaded = test_slots.loaded
 USER = [{"role": "user", "content": "seven"}]
+PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/one.png"}}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,9 @@ def test_the_model_is_listed(endpoint: Place) -> None:
         ({"messages": [{"role": "assistant", "content": "a"}]}, 400, "messages"),
         ({"messages": [*USER, {"role": "assistant", "content": "a"}]}, 400, "messages"),
         ({"messages": [{"role": "user", "content": "word " * 99}]}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, 400, "messages.0.content.0.type"),
         ({"max_tokens": 25}, 400, "max_tokens"),
+        ({"max_completion_tokens": 25}, 400, "max_completion_tokens"),
         ({"temperature": "1"}, 400, "temperature"),
         ({"temperature": 2.5}, 400, "temperature"),
         ({"top_p": 0}, 400, "top_p"),
@@ -78,6 +84,21 @@ def test_bodies_that_are_none_and_ways_that_there_are_not(endpoint: Place) -> No
     assert endpoint.client.get("/v1/completions").status_code == 405
 
 
+def test_who_leaves_while_he_asks_is_no_error_of_ours(endpoint: Place) -> None:
+    said: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
+    asyncio.run(application(endpoint.engine, "m", None, ["127.0.0.1"])(scope, receive, send))
+    assert said[0]["status"] == 499
+
+
 def test_others_are_answered_while_a_long_text_is_read(endpoint, monkeypatch):
     encode, begun, go_on = Tokenizer.encode, threading.Event(), threading.Event()
 
@@ -104,6 +125,7 @@ def test_others_are_answered_while_a_long_text_is_read(endpoint, monkeypatch):
 
 def test_null_and_what_changes_nothing_are_as_if_left_out(endpoint: Place) -> None:
     neutral = {"temperature": None, "presence_penalty": 0, "logit_bias": {}, "tools": []}
+    neutral |= {"store": False, "metadata": {"of": "mine"}, "tool_choice": "none"}
     more = {"response_format": {"type": "text"}, "seed": 1, "max_completion_tokens": 4}
     assert endpoint.ask("chat/completions", messages=USER, **neutral, **more)["choices"]
 
@@ -196,13 +218,7 @@ def test_an_engine_that_breaks_ends_the_server_and_says_why(loaded, monkeypatch)
 
     monkeypatch.setattr(Engine, "_advance", broken)
 
-    def ask() -> list[int]:
-        with place(loaded) as found:
-            asked = [found.post("completions", prompt="seven") for _ in range(2)]
-            statuses.extend(one.status_code for one in asked)
-        return statuses
-
     statuses: list[int] = []
-    with pytest.raises(MemoryError):
-        ask()
+    with pytest.raises(MemoryError), place(loaded) as found:
+        statuses.extend(found.post("completions", prompt="seven").status_code for _ in range(2))
     assert statuses == [503, 503]

@@ -103,6 +103,15 @@ def test_log_probabilities_are_the_models(endpoint, loaded, greedy):
         likely = [other["logprob"] for other in one["top_logprobs"]]
         assert likely == pytest.approx(np.sort(row)[::-1][:3].tolist(), abs=1e-4)
         assert likely[0] == one["logprob"]
+    options = {"temperature": 0, "max_tokens": 12}
+    chat = endpoint.chat(ASKED[3], **options, logprobs=True, top_logprobs=20)["choices"][0]
+    plain = endpoint.ask("completions", prompt=prompt, **options, logprobs=20)["choices"][0]
+    best = [
+        {other["token"]: other["logprob"] for other in reversed(one["top_logprobs"])}
+        for one in chat["logprobs"]["content"]
+    ]
+    assert plain["logprobs"]["top_logprobs"] == best
+    assert min(map(len, best)) < 20  # parts of characters have one text
 
 
 @pytest.mark.parametrize("kind", ["chat/completions", "completions"])
