@@ -1,7 +1,7 @@
 """The flow's own frame, without Prefect's engine."""
 
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prefect.logging import disable_run_logger
@@ -9,18 +9,14 @@ from prefect.logging import disable_run_logger
 from flows.post_train import post_train
 from flows.preamble import Prepared, handed
 from flows.recipe.resolve import resolve
-from infra.store.store import open_store
+from infra.store.store import Store
 
 
 def test_a_store_that_goes_away_before_the_run_begins_ends_it_with_a_message(
-    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was a page of Prefect's own code: what is planned asks the store what is there."""
-
-    def away(*rest: Any) -> None:
-        raise ConnectionError("the store did not answer for 2 min.")
-
-    store = open_store(tmp_path / "store")
+    away = Mock(side_effect=ConnectionError("the store did not answer for 2 min."))
     prepared = Prepared(resolve(str(tiny_recipe)), store, "local", None, ())
     monkeypatch.setattr(type(store), "lookup", away)
     with disable_run_logger(), handed(prepared):
