@@ -190,13 +190,6 @@ def test_cancel_leaves_nothing(served: Served, page: Page, tiny_recipe: Path) ->
     )
 
 
-def test_the_nightly_schedule_is_there_and_switched_off(served: Served, page: Page) -> None:
-    page.goto(f"{served.ui}/v2/deployments")
-    expect(page.get_by_text(re.compile("At 02:00 AM")).first).to_be_visible()
-    expect(page.get_by_text("Paused").first).to_be_visible()
-    picture(page, "deployments")
-
-
 def test_one_click_switches_the_nightly_schedule_on_and_off(served: Served, page: Page) -> None:
     page.goto(f"{served.ui}/v2/deployments")
     page.locator("a[href*='/deployments/deployment/']", has_text="nightly").click()
