@@ -1,9 +1,8 @@
 """Synthetic recipes and stores: so many stages, artifacts and runs, made through the store's own
 API."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
@@ -95,14 +94,14 @@ def commit_stage(
     store: Store,
     stage: ResolvedStage,
     out: Path,
-    inputs: Mapping[str, ArtifactRef] = MappingProxyType({}),
+    inputs: dict[str, ArtifactRef] | None = None,
     config: dict[str, Any] | None = None,
     *,
     target: str = "local",
     seconds: float = 12.0,
 ) -> Manifest:
     """The artifact of a stage that has run: one small file, which is put down in `out` before."""
-    config = config or stage.config_json
+    inputs, config = inputs or {}, config or stage.config_json
     out.mkdir(parents=True)
     (out / "rows.jsonl").write_text(f'{{"of": "{out.name}"}}\n', encoding="utf-8")
     digests = {name: ref.digest for name, ref in inputs.items()}
