@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -41,6 +42,7 @@ from tasks.rehearsal.environment import GLIBC_TUNABLES
 # for the processes of this one, xdist's among them
 os.environ.setdefault("GLIBC_TUNABLES", GLIBC_TUNABLES)
 
+from infra.store.store import Store, open_store
 from tests.fakes.gcs_fixtures import (
     gcs,  # noqa: F401
     gcs_bucket,  # noqa: F401
@@ -155,6 +157,51 @@ def lyceum(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     from tests.flows.lab import say
 
     return partial(say, capsys)
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets something happen right before, or right after, each call of a function, whose arguments
+    it is given."""
+
+    def happens(
+        owner: Any,
+        name: str,
+        before: Callable[..., object] = lambda *_: None,
+        after: Callable[..., object] = lambda *_: None,
+    ) -> None:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            before(*arguments)
+            found = real(*arguments, **named)
+            after(*arguments)
+            return found
+
+        monkeypatch.setattr(owner, name, call)
+
+    return happens
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store in a directory of the test's own."""
+    return open_store(tmp_path / "store")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """A `tests.flows.lab.Lab` with an empty store."""
+    from tests.flows.lab import Lab
+
+    return Lab(tmp_path, tiny_recipe, capsys)
+
+
+@pytest.fixture
+def again(lab: Any, finished: tuple[Path, dict[str, Any]]) -> Any:
+    """A lab whose store has had a run."""
+    shutil.copytree(finished[0], lab.store_path)
+    return lab
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("schemas", "infra", "tasks", "flows")
 """From the lowest up: a room imports what is below it."""
@@ -195,6 +197,19 @@ def test_the_worker_loads_no_prefect_and_nothing_of_google() -> None:
     )
     google = "; print([name for name in sys.modules if name.startswith(('google.cloud', 'grpc'))])"
     assert _run(script + google) == ["False False", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        ("infra.local", "tasks prefect jax"),
+        ("infra.tpu.host", "tasks prefect jax grpc"),
+        ("infra.gcs.bucket", "google.cloud.storage google.auth requests urllib3 gcsfs"),
+    ],
+)
+def test_what_places_and_backends_load_only_when_it_is_used(module: str, never: str) -> None:
+    script = f"import sys, {module}; print({set(never.split())} & set(sys.modules))"
+    assert _run(script) == ["set()"]
 
 
 def _run(script: str) -> list[str]:

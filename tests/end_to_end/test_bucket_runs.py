@@ -1,34 +1,29 @@
 """Whole runs with their store in a bucket: the same artifacts as in a directory, whatever the
 bucket does meanwhile."""
 
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.cli.main import main
 from infra.store.store import Store, open_store
 
 
 class Runs:
     """`lyceum run` of one recipe in this process."""
 
-    def __init__(
-        self, recipe: Path, bucket: str, root: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        self.recipe, self.bucket, self.root, self._capsys = recipe, bucket, root, capsys
+    def __init__(self, recipe: Path, bucket: str, root: Path, lyceum: Callable[..., Any]) -> None:
+        self.recipe, self.bucket, self.root, self._lyceum = recipe, bucket, root, lyceum
         self.uri = f"gs://{bucket}/runs"
 
     @property
     def store(self) -> Store:
         return open_store(self.uri)
 
-    def run(self, store: str | None = None) -> dict[str, Any]:
-        assert main(["run", str(self.recipe), "--store", store or self.uri, "--json"]) == 0
-        value: dict[str, Any] = json.loads(self._capsys.readouterr().out)
-        return value
+    def run(self) -> dict[str, Any]:
+        return self._lyceum("run", self.recipe, "--store", self.uri, "--json").json
 
     def statuses(self) -> list[str]:
         return [stage["status"] for stage in self.run()["stages"]]
@@ -49,16 +44,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(
-    prefect_api: str,
-    tiny_recipe: Path,
-    gcs_bucket: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Runs:
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
-    return Runs(tiny_recipe, gcs_bucket, tmp_path, capsys)
+def runs(prefect_api: str, tiny_recipe: Path, gcs_bucket: str, tmp_path: Path, lyceum: Any) -> Runs:
+    return Runs(tiny_recipe, gcs_bucket, tmp_path, lyceum)
 
 
 def test_a_bucket_holds_what_a_directory_holds_and_damage_is_computed_again(runs, gcs, finished):
@@ -97,8 +84,7 @@ def test_a_run_survives_a_bucket_at_its_worst(runs, gcs, finished):
     assert runs.files() == runs.files(str(finished[0]))
 
 
-def test_a_command_that_only_looks_gives_up_soon_and_says_why(gcs_bucket, gcs, capsys, monkeypatch):
+def test_a_command_that_only_looks_gives_up_soon_and_says_why(gcs_bucket, gcs, lyceum, monkeypatch):
     monkeypatch.setenv("LYCEUM_STORE_SECONDS", "1")
     gcs.faults.add("status", code=503)
-    assert main(["runs", "--store", f"gs://{gcs_bucket}/x"]) == 1
-    assert "503" in capsys.readouterr().err
+    assert "503" in lyceum("runs", "--store", f"gs://{gcs_bucket}/x", code=1).err

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from infra.process import ROOT
 from infra.store.store import open_store
-from tests.flows.lab import Lab
-from tests.flows.test_flow import lab  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("prefect_api")
 
 CRASH = Path(__file__).parent / "crash"
 Point = tuple[str, str, int, str, str]
@@ -28,9 +30,7 @@ def digests(store: Path) -> dict[str, Any]:
     return {one.kind: one.files for one in open_store(store, write=False).artifacts()}
 
 
-def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(
-    lab: Lab, finished: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(lab, finished, tmp_path):
     """Two workers die inside a commit; then the flow dies while the second stage works; the same
     command finishes."""
     spent = tmp_path / "spent"

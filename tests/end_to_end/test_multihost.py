@@ -2,13 +2,12 @@
 cache of its own, and one bucket."""
 
 import os
-import subprocess
 import sys
 import time
 
-from infra.process import ROOT, Worker, worker_environment
+from infra.process import Worker, worker_environment
 from infra.store.store import open_store
-from tests.fakes.process import free_port
+from tests.fakes.process import free_port, python
 
 SETTINGS = {
     "LYCEUM_CHECKPOINT_STEPS": "2",
@@ -61,15 +60,6 @@ def test_all_hosts_say_of_what_the_first_one_failed() -> None:
         "LYCEUM_HOSTS": "2",
         "LYCEUM_COORDINATOR": coordinator,
     }
-    hosts = [
-        subprocess.Popen(
-            [sys.executable, "-c", FAILURES],
-            cwd=ROOT,
-            env={**shared, "LYCEUM_HOST": str(host)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for host in range(2)
-    ]
+    hosts = [python("-c", FAILURES, env={**shared, "LYCEUM_HOST": host}) for host in ("0", "1")]
     said = [host.communicate(timeout=120)[0].splitlines()[-1] for host in hosts]
     assert said == ["[0] host 1: the disk is full 2", "[0] the disk is full 2"]

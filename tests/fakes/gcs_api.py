@@ -14,7 +14,7 @@ from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 
-from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Precondition, StoredObject
+from tests.fakes.gcs_buckets import ApiError, Buckets, Precondition, StoredObject
 from tests.fakes.gcs_uploads import Chunk, Session, Uploads
 
 Json = dict[str, Any]
@@ -42,17 +42,17 @@ class Request:
     path: list[str]
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    body: Content
+    body: bytes
     declared: int
     host: str
     changes_ago: int = 0
 
     @property
     def broken(self) -> bool:
-        return self.body.size < self.declared
+        return len(self.body) < self.declared
 
     def json(self) -> Json:
-        return _json(bytes(self.body))
+        return _json(self.body)
 
     @property
     def precondition(self) -> Precondition:
@@ -63,7 +63,7 @@ class Request:
 class Response:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: Content = field(default_factory=Content)
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -193,22 +193,22 @@ class Api:
         if isinstance(session.outcome, StoredObject):
             return session.outcome.resource(request.host)
         headers = {"X-GUploader-UploadID": session.id}
-        if session.content.size:
-            headers["Range"] = f"bytes=0-{session.content.size - 1}"
+        if session.content:
+            headers["Range"] = f"bytes=0-{len(session.content) - 1}"
         return Response(308, headers)
 
 
 def json_response(value: Any, status: int = 200) -> Response:
     """The whole of it: partial responses (`fields`) are not cut."""
     kind = {"Content-Type": "application/json; charset=UTF-8"}
-    return Response(status, kind, Content.of(json.dumps(value).encode()))
+    return Response(status, kind, json.dumps(value).encode())
 
 
 def error_response(error: ApiError, *, media: bool = False) -> Response:
     """The API's error object; the error of a download is plain text, as the real service has it."""
     if media:
         kind = {"Content-Type": "text/html; charset=UTF-8"}
-        return Response(error.status, kind, Content.of(error.message.encode()))
+        return Response(error.status, kind, error.message.encode())
     detail = {"message": error.message, "domain": "global", "reason": error.reason}
     whole = {"code": error.status, "message": error.message, "errors": [detail]}
     return json_response({"error": whole}, error.status)
@@ -239,17 +239,16 @@ def _media(request: Request, found: StoredObject) -> Response:
     if start >= stop:
         raise ApiError(416, "requestedRangeNotSatisfiable", "Request range not satisfiable")
     headers["Content-Range"] = f"bytes {start}-{stop - 1}/{found.size}"
-    return Response(206, headers, found.content.slice(start, stop))
+    return Response(206, headers, found.content[start:stop])
 
 
-def _multipart(content_type: str, body: Content) -> tuple[Json, Content]:
+def _multipart(content_type: str, body: bytes) -> tuple[Json, bytes]:
     """The metadata and the media of a multipart/related body, whose lines may end in CRLF or LF."""
     boundary = _BOUNDARY.search(content_type)
     malformed = ApiError(400, "badRequest", "Malformed multipart body.")
     if not boundary:
         raise malformed
-    head = bytes(body.slice(0, 1 << 16))
-    tail = bytes(body.slice(max(body.size - 1024, 0), body.size))
+    head, tail = body[: 1 << 16], body[-1024:]
     # of one kind throughout: media may end in CR
     line = rb"\r\n" if head.partition(b"\n")[0].endswith(b"\r") else rb"\n"
     mark = re.escape(b"--" + boundary[1].encode())
@@ -262,7 +261,7 @@ def _multipart(content_type: str, body: Content) -> tuple[Json, Content]:
     media_type = re.search(rb"content-type:\s*([^\r\n]+)", parts[2], re.IGNORECASE)
     if media_type:
         fields.setdefault("contentType", media_type[1].decode())
-    return fields, body.slice(parts.end(), body.size - len(tail) + end.start())
+    return fields, body[parts.end() : len(body) - len(tail) + end.start()]
 
 
 def _json(text: bytes) -> Json:

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ from urllib.parse import quote
 import google_crc32c
 
 WRITABLE = ("contentType", "metadata")
-_PIECE = MD5_LIMIT = 1 << 20  # bytes
+MD5_LIMIT = 1 << 20  # bytes
 
 
 class ApiError(Exception):
@@ -41,45 +41,17 @@ def no_object(bucket: str, name: str) -> ApiError:
 CONDITION_NOT_MET = "At least one of the pre-conditions you specified did not hold."
 
 
-class Content:
-    """Bytes in read-only pieces, so that an upload in chunks, a composed object and a range need no
-    copy."""
+def flipped(data: bytes) -> bytes:
+    """A copy with one bit changed in its middle, if there is any."""
+    changed = bytearray(data)
+    if data:
+        changed[len(data) // 2] ^= 1
+    return bytes(changed)
 
-    def __init__(self, parts: Iterable[memoryview] = ()) -> None:
-        self.parts = tuple(part.toreadonly() for part in parts if len(part))
-        self.size = sum(map(len, self.parts))
 
-    @classmethod
-    def of(cls, data: bytes | bytearray | memoryview) -> "Content":
-        return cls([memoryview(data)])
-
-    def slice(self, start: int, stop: int) -> "Content":
-        """The bytes from `start` up to `stop`."""
-        parts, position = [], 0
-        for part in self.parts:
-            parts.append(part[max(start - position, 0) : max(stop - position, 0)])
-            position += len(part)
-        return Content(parts)
-
-    def __add__(self, other: "Content") -> "Content":
-        return Content(self.parts + other.parts)
-
-    def __bytes__(self) -> bytes:
-        return b"".join(self.parts)
-
-    def flipped(self, offset: int) -> "Content":
-        """A copy whose byte at `offset` has its lowest bit flipped."""
-        flipped = bytes([bytes(self.slice(offset, offset + 1))[0] ^ 1])
-        return self.slice(0, offset) + Content.of(flipped) + self.slice(offset + 1, self.size)
-
-    def crc32c(self) -> str:
-        """The checksum as the API writes it: base64 of four big-endian bytes. About 0.1 s per
-        GB."""
-        crc = 0
-        for part in self.parts:
-            for start in range(0, len(part), _PIECE):
-                crc = google_crc32c.extend(crc, bytes(part[start : start + _PIECE]))
-        return base64.b64encode(crc.to_bytes(4, "big")).decode()
+def crc32c_of(data: bytes) -> str:
+    """The checksum as the API writes it: base64 of four big-endian bytes."""
+    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
 
 
 @dataclass(frozen=True)
@@ -93,11 +65,11 @@ class StoredObject:
     crc32c: str
     created: str
     fields: Mapping[str, Any]
-    content: Content
+    content: bytes
 
     @property
     def md5(self) -> str:
-        return base64.b64encode(hashlib.md5(bytes(self.content)).digest()).decode()
+        return base64.b64encode(hashlib.md5(self.content).digest()).decode()
 
     @property
     def etag(self) -> str:
@@ -121,7 +93,7 @@ class StoredObject:
             "size": str(self.size),
             "crc32c": self.crc32c,
             "etag": self.etag,
-            **({"md5Hash": self.md5} if self.size <= MD5_LIMIT else {}),
+            **({"md5Hash": self.md5} if len(self.content) == self.size <= MD5_LIMIT else {}),
             "timeCreated": self.created,
             "updated": self.created,
             **self.fields,
@@ -168,7 +140,7 @@ class Bucket:
     def put(self, name: str, new: StoredObject | None) -> None:
         """Install, replace or remove an object; the caller holds the lock."""
         old = self.objects.pop(name, None)
-        self.history.append((name, replace(old, content=Content()) if old else None))
+        self.history.append((name, replace(old, content=b"") if old else None))
         if new:
             self.objects[name] = new
 
@@ -223,7 +195,7 @@ class Buckets:
         self,
         bucket: str,
         name: str,
-        content: Content,
+        content: bytes,
         fields: Mapping[str, Any],
         precondition: Precondition,
     ) -> StoredObject:
@@ -233,7 +205,7 @@ class Buckets:
             raise ApiError(400, "invalid", f"The specified object name is not valid: {name[:80]!r}")
         with self.lock:
             precondition.check(self.bucket(bucket).objects.get(name))
-        crc32c = content.crc32c()
+        crc32c = crc32c_of(content)
         if fields.get("crc32c", crc32c) != crc32c:
             given = f'Provided CRC32C "{fields["crc32c"]}"'
             raise ApiError(400, "invalid", f'{given} doesn\'t match calculated CRC32C "{crc32c}".')
@@ -243,7 +215,7 @@ class Buckets:
             precondition.check(place.objects.get(name))
             self._generation = max(self._generation + 1, time.time_ns() // 1000)
             new = StoredObject(
-                bucket, name, self._generation, content.size, crc32c, _now(), kept, content
+                bucket, name, self._generation, len(content), crc32c, _now(), kept, content
             )
             place.put(name, new)
             return new

@@ -130,8 +130,6 @@ def environment(url: str) -> dict[str, str]:
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": ("false"),
         "FSSPEC_GCS_USE_LISTINGS_CACHE": "false",
         "FSSPEC_GS_USE_LISTINGS_CACHE": "false",
-        "TENSORSTORE_GCS_HTTP_URL": url,
-        "EPATH_USE_TF": "false",
         "NO_PROXY": "127.0.0.1",
         "no_proxy": "127.0.0.1",
     }

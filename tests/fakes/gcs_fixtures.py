@@ -13,9 +13,7 @@ from tests.fakes.gcs_emulator import Emulator, environment
 # gcsfs and fsspec read these when they are imported, which some other test may cause before a
 # fixture runs.
 os.environ |= {
-    name: value
-    for name, value in environment("").items()
-    if name.startswith(("GCSFS", "FSSPEC", "EPATH"))
+    name: value for name, value in environment("").items() if name.startswith(("GCSFS", "FSSPEC"))
 }
 
 _numbers = count(1)

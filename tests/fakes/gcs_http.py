@@ -1,11 +1,10 @@
-"""The wire of the fake of Cloud Storage: HTTP/1.1, a thread per connection, bodies received into
-the memory objects live in."""
+"""The wire of the fake of Cloud Storage: HTTP/1.1, a thread per connection."""
 
-import mmap
 import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from http.client import responses
 from http.server import BaseHTTPRequestHandler
@@ -15,19 +14,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.fakes.faults import FaultList, WrongFault
 from tests.fakes.gcs_api import Api, Call, Request, Response, error_response, json_response
-from tests.fakes.gcs_buckets import ApiError, Content, no_object
+from tests.fakes.gcs_buckets import ApiError, crc32c_of, flipped, no_object
 from tests.fakes.gcs_faults import (
     GcsFault,
     changed_request,
-    flipped_response,
     status_response,
     striking,
 )
 from tests.fakes.process import reset
-
-_HUGE = 1 << 21  # bytes, from which a body gets pages of its own
-_mappings: list[mmap.mmap] = []
-_mapping = threading.Lock()
 
 
 class Server(ThreadingTCPServer):
@@ -66,8 +60,8 @@ class Server(ThreadingTCPServer):
                     buckets.bucket(wish["bucket"]).put(wish["name"], None)
                 case "corrupt":
                     old = objects[wish["name"]]
-                    content = old.content.flipped(old.size // 2)
-                    crc32c = content.crc32c() if wish["recompute"] else old.crc32c
+                    content = flipped(old.content)
+                    crc32c = crc32c_of(content) if wish["recompute"] else old.crc32c
                     objects[wish["name"]] = replace(old, content=content, crc32c=crc32c)
                 case "add_fault":
                     return json_response(self.faults.add(wish))
@@ -133,11 +127,11 @@ class Handler(BaseHTTPRequestHandler):
             self._reset()
             return
         if "flip" in faults:
-            response = flipped_response(response)
+            response = replace(response, body=flipped(response.body))
         stop = None
         if "truncate" in faults:
             keep = faults["truncate"]["keep"]
-            stop = response.body.size // 2 if keep is None else keep
+            stop = len(response.body) // 2 if keep is None else keep
         self._write(response, stop)
 
     def _reset(self) -> None:
@@ -148,55 +142,30 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         declared = int(headers.get("content-length", 0))
-        body = Content([self._receive(declared)])
-        self.close_connection |= body.size < declared
+        body = self._receive(declared)
+        self.close_connection |= len(body) < declared
         segments = [unquote(segment) for segment in url.path.strip("/").split("/")]
         host = f"http://{headers.get('host', '127.0.0.1')}"
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         return Request(self.command, segments, query, headers, body, declared, host)
 
-    def _receive(self, size: int) -> memoryview:
+    def _receive(self, size: int) -> bytes:
         """The next `size` bytes, fewer if the connection ends before."""
-        view = _memory(size)
-        got = 0
-        try:
-            while got < size and (step := self.rfile.readinto(view[got:])):
-                got += step
-        except ConnectionError:
-            self.close_connection = True
-        return view[:got]
+        got = bytearray()
+        with suppress(ConnectionError):
+            while len(got) < size and (more := self.rfile.read1(size - len(got))):
+                got += more
+        return bytes(got)
 
     def _write(self, response: Response, stop: int | None = None) -> None:
         """Send an answer: its body only up to `stop`, then the connection's end."""
-        length = "" if response.status == 204 else f"Content-Length: {response.body.size}\r\n"
+        length = "" if response.status == 204 else f"Content-Length: {len(response.body)}\r\n"
         head = f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}\r\n{length}"
         head += "".join(f"{name}: {value}\r\n" for name, value in response.headers.items()) + "\r\n"
         body = response.body
         if stop is not None:
-            body, self.close_connection = body.slice(0, stop), True
-        if body.size < _HUGE:
-            self.connection.sendall(head.encode("latin-1") + bytes(body))
-            return
-        self.connection.sendall(head.encode("latin-1"))
-        for part in body.parts:
-            self.connection.sendall(part)
+            body, self.close_connection = body[:stop], True
+        self.connection.sendall(head.encode("latin-1") + body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent: the counts tell what was asked for."""
-
-
-def _memory(size: int) -> memoryview:
-    """Writable memory. A large one is a mapping, which is used again when nothing refers to it:
-    fresh pages can cost seconds per GB."""
-    if size < _HUGE:
-        return memoryview(bytearray(size))
-    with _mapping:
-        for mapped in _mappings:
-            # the list's, the loop's, the argument: no view's
-            if size <= len(mapped) <= 2 * size and sys.getrefcount(mapped) == 3:
-                return memoryview(mapped)[:size]
-        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-        _mappings.append(mapped)
-        return memoryview(mapped)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.fakes.gcs_buckets import ApiError, Buckets, Content, Precondition, StoredObject
+from tests.fakes.gcs_buckets import ApiError, Buckets, Precondition, StoredObject
 
 CHUNK_UNIT = 1 << 18  # bytes
 _RANGE = re.compile(r"bytes (?:(\*)|(\d+)-(\d+))/(\*|\d+)")
@@ -28,7 +28,7 @@ class Session:
     fields: dict[str, Any]
     precondition: Precondition
     lock: threading.Lock = field(default_factory=threading.Lock)
-    content: Content = field(default_factory=Content)
+    content: bytes = b""
     outcome: StoredObject | ApiError | None = None
 
 
@@ -95,7 +95,7 @@ class Uploads:
         self,
         session: Session,
         chunk: Chunk,
-        body: Content,
+        body: bytes,
         checksums: Mapping[str, str],
         *,
         broken: bool = False,
@@ -113,7 +113,7 @@ class Uploads:
                 raise session.outcome
             if session.outcome:
                 return session
-            have = session.content.size
+            have = len(session.content)
             session.fields |= checksums
             if chunk.start is not None:
                 if chunk.start > have:
@@ -124,19 +124,19 @@ class Uploads:
                         f" exceeds already uploaded size of {have} byte(s).",
                     )
                 final = chunk.stop == chunk.total
-                if not final and body.size < CHUNK_UNIT and not broken:
+                if not final and len(body) < CHUNK_UNIT and not broken:
                     raise ApiError(
                         400,
                         "badRequest",
                         "Invalid request.  The number of bytes uploaded is required to be equal or"
                         f" greater than {CHUNK_UNIT}, except for the final request.",
                     )
-                reached = chunk.start + body.size
+                reached = chunk.start + len(body)
                 if broken or not final:
                     reached -= reached % CHUNK_UNIT
                 if reached > have:
-                    session.content += body.slice(have - chunk.start, reached - chunk.start)
-            if not broken and session.content.size == chunk.total:
+                    session.content += body[have - chunk.start : reached - chunk.start]
+            if not broken and len(session.content) == chunk.total:
                 self._finish(session)
             return session
 
@@ -146,9 +146,9 @@ class Uploads:
                 session.bucket, session.name, session.content, session.fields, session.precondition
             )
             # later requests want its metadata; its bytes may be deleted
-            session.outcome = replace(made, content=Content())
+            session.outcome = replace(made, content=b"")
         except ApiError as error:
             session.outcome = error
             raise
         finally:
-            session.content = Content()
+            session.content = b""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -30,6 +30,20 @@ def free_port() -> int:
     """A port of this machine that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
+
+
+def python(*arguments: object, **how: Any) -> "subprocess.Popen[str]":
+    """Python in a process of its own, in the repository; what it prints is read as text."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(command, **{"cwd": ROOT, "stdout": subprocess.PIPE, **how}, text=True)
+
+
+def printed(script: str, *arguments: object, **variables: str) -> str:
+    """What a script prints in a process of its own, with more variables; it ends well."""
+    with python("-c", script, *arguments, env=os.environ | variables) as process:
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return said
 
 
 class FakeProcess:

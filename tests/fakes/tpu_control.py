@@ -57,10 +57,6 @@ class Control(grpc.GenericRpcHandler):
         living = processes(self._cloud.fake)
         return names + [f"process {one.pid}: {' '.join(one.cmdline())}" for one in living]
 
-    def do_output(self, name: str, host: int) -> str:
-        serial = self._cloud.serial(self._cloud.find(name), host)
-        return serial.read_text(encoding="utf-8", errors="replace") if serial.exists() else ""
-
     def do_strike(self, action: str, name: str, parameters: dict[str, Any]) -> None:
         self._cloud.strike(name, action, parameters)
 
@@ -98,10 +94,8 @@ def _described(one: Request) -> dict[str, Any]:
         "tier": one.tier,
         "runtime": node.runtime_version,
         "chips": one.accelerator.chips,
-        "hosts": one.accelerator.hosts,
         "state": one.state.name if one.exists else "GONE",
         "node_state": one.node.state.name if one.node is not None and one.node.exists else "GONE",
-        "error": one.error[1] if one.error is not None else "",
         "history": one.history,
         "billed_seconds": one.node.billed_seconds() if one.node is not None else 0.0,
         "starts": one.starts,

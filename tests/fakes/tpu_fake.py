@@ -5,10 +5,9 @@ subprocesses; and the handle tests hold on it.
         os.environ |= tpu.environment                       # LYCEUM_TPU_ENDPOINT, ..._PROJECT
         ...                                                 # the client asks for `lyceum-ab-0`
         tpu.wait("lyceum-ab-0", "ACTIVE")                   # a state of request or node, or GONE
-        tpu.output("lyceum-ab-0")                           # what host 0's startup script has said
         tpu.strike("preempt", "lyceum-ab-0", notice=1.0)    # something happens now
         tpu.faults.add("lost", method="CreateQueuedResource", times=1)    # something will happen
-        tpu.faults.add("preempt", state="ACTIVE", name="lyceum-ab", delay=0.5, times=1)
+        tpu.faults.add("stuck", state="PROVISIONING", name="lyceum-ab")
         assert not tpu.leaked()
         tpu.resources()                                     # everything ever made
 
@@ -68,10 +67,8 @@ class Resource:
     tier: str
     runtime: str
     chips: int
-    hosts: int
     state: str
     node_state: str
-    error: str
     history: list[tuple[float, str, str, str]]
     billed_seconds: float
     starts: int
@@ -133,10 +130,6 @@ class FakeTpu(FakeProcess):
             there = [(one.name, one.history) for one in self.resources()]
             raise TimeoutError(f"{name} was not {state} within {seconds} s; there are {there}")
         return _resource(found)
-
-    def output(self, name: str, host: int = 0) -> str:
-        """What the startup script of a host has said so far, over all boots."""
-        return self.control("output", name=name, host=host)
 
     def strike(self, action: str, name: str, **parameters: Any) -> None:
         """Have something befall the newest resource whose name contains `name`, now: one of

@@ -26,22 +26,13 @@ EVENTS: dict[str, dict[str, Any]] = {
     "preempt": {"notice": 0.0},
     "die": {},  # the processes of all hosts; the API says nothing of it
     "reboot": {},  # killed, and the script is run again on the same disk
-    "vanish": {"what": "both"},  # `node` with its VM, `request`, or both
-    "fail": {"code": "RESOURCE_EXHAUSTED", "message": None},  # the request is FAILED: a stockout
+    "vanish": {"what": "both"},  # the node with its VM and the request, or the `request` alone
+    "fail": {},  # the request is FAILED: a stockout
 }
-"""What befalls a resource `delay` seconds after it has entered `state`, or now by `strike`."""
+"""What befalls a resource when it enters `state`, or now by `strike`."""
 
 MESSAGES = {
-    "ABORTED": "The operation was aborted.",
-    "CANCELLED": "The operation was cancelled.",
-    "DEADLINE_EXCEEDED": "Deadline Exceeded",
-    "FAILED_PRECONDITION": (
-        "Cloud TPU received a bad request. This is not supported in the current state [EID:"
-        " 0x5be9ca99d1d1a7c3]"
-    ),
     "INTERNAL": "an internal error has occurred [EID: 0x2f8bc266e74261a0]",
-    "INVALID_ARGUMENT": "Cloud TPU received a bad request. [EID: 0x1bc8f9d790be9142]",
-    "NOT_FOUND": "Resource not found",
     "PERMISSION_DENIED": (
         "Permission 'tpu.queuedResources.create' denied on"
         " 'projects/lyceum-test/locations/us-central1-a'"
@@ -50,9 +41,7 @@ MESSAGES = {
         "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute' of service"
         " 'tpu.googleapis.com' for consumer 'project_number:123456789012'."
     ),
-    "UNAUTHENTICATED": "Request had invalid authentication credentials.",
     "UNAVAILABLE": "The service is currently unavailable.",
-    "UNKNOWN": "unknown error",
 }
 """What the service says with a code, where a fault does not say."""
 
@@ -64,13 +53,12 @@ class TpuFault(Fault):
 
     method: str | None = None
     state: str | None = None
-    delay: float = 0.0
 
     KNOWN: ClassVar = {**CALLS, **STUCK, **EVENTS}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (code := self.parameters.get("code", "UNKNOWN")) not in MESSAGES:
+        if (code := self.parameters.get("code", "UNAVAILABLE")) not in MESSAGES:
             raise WrongFault(f"no code {code!r}; there are {', '.join(MESSAGES)}")
         if (self.method is None) != (self.action not in CALLS):
             needs = "needs a" if self.action in CALLS else "knows no"
@@ -79,7 +67,7 @@ class TpuFault(Fault):
             raise WrongFault(f"{self.action} needs the state in which it shall happen")
         self._struck: set[str] = set()
 
-    def strikes(self, name: str, state: str | None, method: str | None = None) -> bool:
+    def strikes(self, name: str, state: str | None = None, method: str | None = None) -> bool:
         """Whether this call, or this resource's entry into a state, is struck; counts it."""
         return self._fits(name, state, method) and self.hits()
 
@@ -104,22 +92,17 @@ class TpuFaults(FaultList[TpuFault]):
     def __init__(self) -> None:
         super().__init__(TpuFault)
 
-    def of_call(self, method: str, name: str, state: str | None) -> dict[str, dict[str, Any]]:
+    def of_call(self, method: str, name: str) -> dict[str, dict[str, Any]]:
         """The faults that strike a call: action -> parameters. Of two with one action the older
         counts."""
         with self.lock:
-            striking = [fault for fault in self._of(CALLS) if fault.strikes(name, state, method)]
+            striking = [fault for fault in self._of(CALLS) if fault.strikes(name, method=method)]
         return {fault.action: fault.parameters for fault in striking[::-1]}
 
-    def of_entry(self, name: str, state: str) -> list[tuple[float, str, dict[str, Any]]]:
-        """What befalls a resource that has just entered a state: (seconds from now, event,
-        parameters)."""
+    def of_entry(self, name: str, state: str) -> list[TpuFault]:
+        """What befalls a resource that has just entered a state."""
         with self.lock:
-            return [
-                (fault.delay, fault.action, fault.parameters)
-                for fault in self._of(EVENTS)
-                if fault.strikes(name, state)
-            ]
+            return [fault for fault in self._of(EVENTS) if fault.strikes(name, state)]
 
     def stuck(self, resource: str, name: str, state: str) -> bool:
         """Whether a resource stays in its state for now."""

@@ -14,7 +14,7 @@ from google.cloud import tpu_v2alpha1 as tpu
 
 from infra.tpu.types import TpuType
 from tests.fakes.faults import WrongFault
-from tests.fakes.tpu_faults import MESSAGES, TpuFault, TpuFaults
+from tests.fakes.tpu_faults import TpuFault, TpuFaults
 from tests.fakes.tpu_metadata import instance_values
 from tests.fakes.tpu_states import ApiError, Initiator, Node, NodeState, Request, State
 from tests.fakes.tpu_vm import Host, kill, reap
@@ -229,8 +229,8 @@ class Cloud:
     ) -> None:
         request.state, request.since, request.initiator = state, time.monotonic(), initiator
         self._note(request, "request", state.name, why)
-        for delay, event, parameters in self.faults.of_entry(request.name, state.name):
-            request.events.append((time.monotonic() + delay, event, parameters))
+        for fault in self.faults.of_entry(request.name, state.name):
+            request.events.append((time.monotonic(), fault.action, fault.parameters))
 
     def _note(self, request: Request, what: str, state: str, why: str = "") -> None:
         request.history.append((time.time(), what, state, why))
@@ -246,8 +246,6 @@ class Cloud:
         node.billed = node.billed_seconds()
         node.ready_at = time.monotonic() if state == NodeState.READY else None
         node.state, node.since = state, time.monotonic()
-        if state == NodeState.READY:
-            node.health, node.health_description = tpu.Node.Health.HEALTHY, ""
         self._note(request, "node", state.name, why)
 
     def _delete_node(self, request: Request, node: Node) -> None:
@@ -289,17 +287,13 @@ class Cloud:
                 self._kill(node)
                 self._boot(request)
             case "vanish":
-                if parameters["what"] in ("node", "both"):
+                if parameters["what"] == "both":
                     self._remove_node(request, "vanished")
-                if parameters["what"] in ("request", "both"):
-                    request.exists = False
-                    self._note(request, "request", "GONE", "vanished")
+                request.exists = False
+                self._note(request, "request", "GONE", "vanished")
             case "fail" if request.exists and request.state != State.DELETING:
-                code = grpc.StatusCode[parameters["code"]]
-                usual = MESSAGES[code.name]
-                if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    usual = NO_CAPACITY.format(zone=request.zone)
-                self._fail(request, code.value[0], parameters["message"] or usual)
+                code = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+                self._fail(request, code, NO_CAPACITY.format(zone=request.zone))
 
     def _preempt(self, request: Request) -> None:
         gone = (State.SUSPENDING, State.SUSPENDED, State.DELETING, State.FAILED)

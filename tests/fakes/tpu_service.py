@@ -88,7 +88,7 @@ class Service(grpc.GenericRpcHandler):
         """
         with self._lock:
             self.counts[method] += 1
-        striking = self.cloud.faults.of_call(method, *self._subject(method, request))
+        striking = self.cloud.faults.of_call(method, self._subject(method, request))
         if "slow" in striking:
             time.sleep(striking["slow"]["seconds"])
         if "status" in striking:
@@ -104,17 +104,11 @@ class Service(grpc.GenericRpcHandler):
             reset()
         return answer
 
-    def _subject(self, method: str, request: Any) -> tuple[str, str | None]:
-        """What a call is about: the complete name (of a listing, its parent), and the state that
-        the queued resource of that name is in."""
-        name = getattr(request, "name", "") or getattr(request, "parent", "")
+    def _subject(self, method: str, request: Any) -> str:
+        """What a call is about: the complete name; of a listing, its parent."""
         if method == "CreateQueuedResource":
-            name = f"{name}/queuedResources/{request.queued_resource_id}"
-        with self.cloud.lock:
-            for one in self.cloud.made:
-                if one.exists and name in (one.name, one.node and one.node.name):
-                    return name, one.state.name
-        return name, None
+            return f"{request.parent}/queuedResources/{request.queued_resource_id}"
+        return getattr(request, "name", "") or request.parent
 
     # Queued resources
 

@@ -34,8 +34,6 @@ class Node:
     spec: tpu.Node
     state: NodeState = NodeState.CREATING
     since: float = field(default_factory=time.monotonic)
-    health: tpu.Node.Health = tpu.Node.Health.HEALTH_UNSPECIFIED
-    health_description: str = ""
     hosts: list[Host] = field(default_factory=list)
     ready_at: float | None = None
     billed: float = 0.0

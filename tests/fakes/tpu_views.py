@@ -76,7 +76,7 @@ def node_view(request: Request) -> tpu.Node:
     node = request.the_node
     view = tpu.Node(node.spec)
     view.name, view.state = node.name, node.state
-    view.health, view.health_description = node.health, node.health_description
+    view.health = tpu.Node.Health.HEALTHY
     view.queued_resource, view.api_version = request.name, tpu.Node.ApiVersion.V2_ALPHA1
     view.id, view.create_time = request.number, timestamp(request.created)
     view.scheduling_config = tpu.SchedulingConfig(spot=request.tier == "spot")

@@ -2,7 +2,6 @@
 is: `lyceum gc` takes what no run on record names."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,42 +10,25 @@ from flows.ahead import run_cached
 from flows.cli.needs import Needs
 from flows.preamble import Parameters, Prepared, prepare
 from flows.runs.record import read_runs
-from infra.store.store import Store, open_store
-from schemas.artifact import Manifest
+from infra.store.store import Store
 from schemas.reports import RunRecord
-from tasks.running.execution import adopt
 from tasks.running.watch import Watch
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "store")
+from tests.flows.growing_stores import commit_chain
 
 
 @pytest.fixture
 def made(store: Store, tmp_path: Path, tiny_recipe: Path) -> Prepared:
     """A recipe of which every stage has its artifact."""
     ready = prepare(Parameters(str(tiny_recipe), "local", store.uri))
-    known: dict[str, Manifest] = {}
-    for stage in ready.resolved.stages:
-        job = ready.request(stage, known, run="")
-        (tmp_path / "out").mkdir()
-        given: dict[str, Any] = {"config": job.config, "inputs": job.inputs, "attempt": "1"}
-        draft = Manifest(kind=job.kind, key=job.key, version=1, files=(), **given)
-        known[stage.name] = store.commit(draft, tmp_path / "out")
+    commit_chain(store, ready.resolved, tmp_path / "scratch")
     return ready
 
 
-def test_what_is_looked_for_is_on_record(store, made, monkeypatch):
+def test_what_is_looked_for_is_on_record(store, made, monkeypatch, meanwhile):
     """It was not until the run had ended: gc removed an artifact that the run had just found, and
     the run ended well without it."""
     named: list[bool] = []
-
-    def looks(job: Any, *rest: Any) -> Manifest | None:
-        named.append(job.key in Needs(store, ()).keys)
-        return adopt(job, *rest)
-
-    monkeypatch.setattr(ahead, "adopt", looks)
+    meanwhile(ahead, "adopt", lambda job, *_: named.append(job.key in Needs(store, ()).keys))
     monkeypatch.setattr(ahead, "report_run", lambda *given: None)
     told: list[RunRecord] = []
     assert run_cached(made, store, made.outlook(), Watch(record=told.append))

@@ -4,6 +4,7 @@ it says so wherever it is looked at."""
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,10 +65,7 @@ def test_a_report_and_a_comparison_say_it_on_the_page_the_terminal_and_by_their_
 
 def test_who_may_only_read_the_store_has_a_comparison_without_a_page(says, tmp_path, monkeypatch):
     write_run(tmp_path / "store", "demo-2", skill={**SKILL, "sft": 0.6})
-
-    def refused(*_: object) -> None:
-        raise InputError("the store is not writable")
-
+    refused = Mock(side_effect=InputError("the store is not writable"))
     monkeypatch.setattr("flows.report.comparison.write_page", refused)
     out = says("compare", "demo-1", "demo-2", code=0).out
     assert ("sft_eval" in out, "No page: the store is not writable" in out) == (True, True)

@@ -3,7 +3,6 @@ and how a run is stopped."""
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,8 @@ from flows.runs.record import read_run
 from tests.fakes.process import until
 from tests.fakes.recipe import READS, TINY
 from tests.flows.lab import SLOW, Lab, start
+
+pytestmark = pytest.mark.usefixtures("prefect_api")
 
 FAILING = """
 [stages.too_much]
@@ -23,20 +24,6 @@ kind = "reasoning_eval"
 inputs = { prompts = "too_much" }
 config = { prompt_length = 80, response_length = 72, batch_size = 128, min_items = 1 }
 """
-
-
-@pytest.fixture
-def lab(
-    prefect_api: str, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> Lab:
-    return Lab(tmp_path, tiny_recipe, capsys)
-
-
-@pytest.fixture
-def again(lab: Lab, finished: tuple[Path, dict[str, Any]]) -> Lab:
-    """A lab whose store has had a run."""
-    shutil.copytree(finished[0], lab.store_path)
-    return lab
 
 
 def test_a_second_run_reuses_everything_and_says_where_its_report_is(again, finished):

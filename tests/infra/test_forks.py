@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,18 +17,13 @@ from infra.backend import FINAL, JobHandle
 from infra.forks import Fork
 from infra.local import LocalBackend
 from infra.settings import Settings
-from infra.store.store import Store, open_store
+from infra.store.store import Store
 from schemas.job import JobSpec, JobStatus
 from tasks.worker.fork_server import serve
-from tests.fakes.process import ROOT, until
+from tests.fakes.process import python, until
 from tests.processes import descendants, state_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "store")
 
 
 def spec(store: Store, key: str = "a" * 64) -> JobSpec:
@@ -115,11 +111,8 @@ def test_a_server_that_is_gone_is_a_lost_job_and_the_next_job_has_another(store:
 
 def test_a_fork_that_the_system_refuses_ends_its_job_and_not_the_server(tmp_path, monkeypatch):
     """A limit of processes or of memory ended the server, and with it all workers at work."""
-
-    def refuse() -> int:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    monkeypatch.setattr(os, "fork", refuse)
+    refused = BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    monkeypatch.setattr(os, "fork", Mock(side_effect=refused))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     told, tells = os.pipe()
     with (tmp_path / "log.txt").open("wb") as log:
@@ -167,11 +160,7 @@ time.sleep(3600)
 
 
 def test_whoever_submitted_it_is_killed_and_nothing_is_left(store: Store) -> None:
-    command = [sys.executable, "-c", SUBMITTER, spec(store).model_dump_json()]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    server = int(process.stdout.readline())
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with python("-c", SUBMITTER, spec(store).model_dump_json()) as process:
+        server = int(process.stdout.readline())
+        process.kill()
     until(lambda: state_of(server) in "XZ")

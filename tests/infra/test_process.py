@@ -1,13 +1,12 @@
 """The environment of a worker's process."""
 
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from infra.process import worker_environment
+from tests.fakes.process import printed
 
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -24,11 +23,7 @@ print(re.search(r"AnonHugePages: +([0-9]+)", open("/proc/self/smaps_rollup").rea
 )
 def test_a_large_buffer_lies_in_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    command = [sys.executable, "-c", LARGE_BUFFER]
-    printed = subprocess.run(
-        command, env=worker_environment(""), capture_output=True, text=True, check=True
-    )
-    assert int(printed.stdout) > 32 << 10  # kB; without, it is 0
+    assert int(printed(LARGE_BUFFER, **worker_environment(""))) > 32 << 10  # kB; without, it is 0
 
 
 def test_who_chose_something_of_glibc_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:

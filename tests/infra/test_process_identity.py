@@ -7,7 +7,7 @@ import pytest
 
 from infra.process_identity import is_gone, this_process
 from schemas.reports import Process
-from tests.fakes.process import ROOT, until
+from tests.fakes.process import python, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells when a process began")
 
@@ -24,11 +24,7 @@ def test_a_process_that_has_ended_and_is_not_waited_for_is_gone() -> None:
     script = (
         "from infra.process_identity import *; print(this_process().model_dump_json()); input()"
     )
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
+    with python("-c", script, stdin=subprocess.PIPE) as child:
         noted = Process.model_validate_json(child.stdout.readline())
         assert not is_gone(noted)
         child.kill()

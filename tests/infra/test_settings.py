@@ -1,6 +1,7 @@
 """Settings come from the environment, or name the variable that does not fit."""
 
 import pwd
+from unittest.mock import Mock
 
 import pytest
 
@@ -57,11 +58,7 @@ def test_a_directory_begins_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_home_the_variable_that_names_one_is_asked_for(monkeypatch, tmp_path, lyceum):
     """As in a container whose user has a number and no name."""
-
-    def nobody(number: int) -> None:
-        raise KeyError(number)
-
-    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError))
     for name in ("HOME", "XDG_CACHE_HOME", "PREFECT_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert "Set HOME to a directory" in lyceum("runs", "--store", tmp_path, code=2).err

@@ -5,11 +5,14 @@ import os
 import signal
 import time
 
+import pytest
+
 from flows.recipe.resolve import resolve
 from tests.fakes.process import until
 from tests.flows.lab import Lab, start
-from tests.flows.test_flow import lab  # noqa: F401
 from tests.processes import descendants, exists
+
+pytestmark = pytest.mark.usefixtures("prefect_api")
 
 SMALL = [
     "name=small",

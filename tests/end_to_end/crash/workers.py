@@ -59,7 +59,6 @@ class Workers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)
 
@@ -71,8 +70,6 @@ class Workers:
     def run_together(self, starts: Sequence[Start]) -> list[int]:
         """Run workers side by side, the hosts of a job, until all have ended; returns their exit
         codes."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([asdict(start) for start in starts]) + "\n")
         self._process.stdin.flush()
         codes: list[int] = json.loads(self._process.stdout.readline())

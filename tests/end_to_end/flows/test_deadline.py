@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from flows.cli.deadline import Deadline
-from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from schemas.job import JobStatus
 from tasks.running.watch import WATCH
@@ -59,13 +58,12 @@ def test_a_run_pauses_in_its_deadline_and_goes_on_to_the_same_bytes(
 
 
 def test_for_people_a_paused_run_says_what_is_left_and_how_to_go_on(
-    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    chain, tmp_path, monkeypatch, lyceum
+):
     """A deadline that has passed before anything could begin."""
     store, now = tmp_path / "store", time.monotonic()
     monkeypatch.setattr(Deadline, "after", lambda hours: Deadline(now, now + 3600))
-    assert main(["run", str(chain), "--store", str(store), "--hours", "1"]) == 0
-    printed = capsys.readouterr()
+    printed = lyceum("run", chain, "--store", store, "--hours", "1")
     assert "no stage begins any more" in printed.err
     assert "The deadline came; left: distill, rebalance, sft, sft_eval." in printed.out
     assert f"The same command continues, here or elsewhere, with this store: {store.as_uri()}" in (

@@ -2,32 +2,19 @@
 try next."""
 
 import re
-import shutil
-from pathlib import Path
-from typing import Any
 
-import pytest
 from prefect.artifacts import Artifact
 
-from tests.flows.lab import Lab
 
-
-def test_a_run_begins_with_what_it_will_do_and_ends_with_what_to_try(
-    finished: tuple[Path, dict[str, Any]],
-    tmp_path: Path,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_begins_with_what_it_will_do_and_ends_with_what_to_try(again, capsys):
     """Another seed takes as long as the one before; other quotas nobody has measured."""
-    lab = Lab(tmp_path, tiny_recipe, capsys)
-    shutil.copytree(finished[0], lab.store_path)
+    lab = again
     assert lab.run_people("--set", "stages.rebalance.config.seed=7") == 0
     said = capsys.readouterr()
     first, second = said.err.splitlines()[:2]
     assert first == "2 stages, 1 cached: distill. To run: rebalance."
     assert re.fullmatch(r"About \d.* as in earlier runs\.", second)
     made = Artifact.get("rebalance-made")
-    assert made is not None
     assert f"{lab.store_path}/artifacts/rebalance/" in str(made.data), "a link to what it made"
     *_, title, scores, report, runs = said.out.splitlines()
     assert title == "Next:"

@@ -8,20 +8,21 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flows.cli.main import main
 from flows.cli.terminal import Terminal
 from infra.store.store import open_store
 from schemas.reports import RunRecord
 from tests.fakes.process import until
 from tests.flows.lab import SLOW, Lab, flip_a_byte, start
-from tests.flows.test_flow import again, lab  # noqa: F401
 from tests.processes import descendants, exists
 
+pytestmark = pytest.mark.usefixtures("prefect_api")
 
-def test_only_what_changed_runs_again(again: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+
+def test_only_what_changed_runs_again(again: Lab, lyceum: Any) -> None:
     """A config, a damaged byte, --force: each reruns its stage, and its followers only if its bytes
     are different."""
     lab = again
@@ -32,8 +33,8 @@ def test_only_what_changed_runs_again(again: Lab, capsys: pytest.CaptureFixture[
 
     [distilled] = lab.artifacts("distill")
     flip_a_byte(lab.store.local_dir(distilled) / "examples.jsonl")
-    assert main(["why", str(lab.recipe), "distill", "--store", str(lab.store_path)]) == 0
-    assert "examples.jsonl: has sha256" in capsys.readouterr().out
+    said = lyceum("why", lab.recipe, "distill", "--store", lab.store_path).out
+    assert "examples.jsonl: has sha256" in said
     assert lab.statuses() == {"distill": "ran", "rebalance": "cached"}
     assert lab.artifacts("distill")[0].digest == distilled.digest
 

@@ -1,13 +1,10 @@
 """A recipe that `lyceum init` writes is rehearsed as it is, with no question and no fault."""
 
 import csv
-import json
 import random
 
-from flows.cli.main import main
 
-
-def test_a_recipe_of_ones_own_rows_is_rehearsed_and_nothing_is_found(tmp_path, capsys, prefect_api):
+def test_a_recipe_of_ones_own_rows_is_rehearsed_and_nothing_is_found(tmp_path, lyceum, prefect_api):
     data = tmp_path / "mine.csv"
     draw = random.Random(1)
     with data.open("w", encoding="utf-8", newline="") as file:
@@ -16,10 +13,9 @@ def test_a_recipe_of_ones_own_rows_is_rehearsed_and_nothing_is_found(tmp_path, c
         for _ in range(60):
             a, b = draw.randrange(1000), draw.randrange(1000)
             writer.writerow([f"How much is {a} plus {b}?", f"{a} and {b} make {a + b}.", a + b])
-    to = tmp_path / "mine.toml"
-    code = main(["init", str(to), "--data", str(data), "--store", str(tmp_path / "s"), "--json"])
-    said = json.loads(capsys.readouterr().out)
+    where = ["--data", data, "--store", tmp_path / "s", "--json"]
+    said = lyceum("init", tmp_path / "mine.toml", *where).json
     rehearsal = said["rehearsal"]
-    assert (code, rehearsal["status"], rehearsal["findings"]) == (0, "succeeded", []), rehearsal
+    assert (rehearsal["status"], rehearsal["findings"]) == ("succeeded", []), rehearsal
     assert said["source"]["check"] == "numeric"
     assert [one["status"] for one in rehearsal["stages"]] == ["ran"] * 5

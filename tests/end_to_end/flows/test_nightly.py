@@ -5,7 +5,6 @@ Most nights train nothing, and most do without Prefect: `post_train` hands out f
 `nightly` is called as the function it is. `tests/campaign/test_nightly_real.py` is the whole thing.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prefect import flow, get_run_logger, task
@@ -27,7 +27,6 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Completed, Failed, State
 
 from flows import nightly as module
-from flows.cli.main import main
 from flows.cli.needs import Needs
 from flows.nightly import nightly
 from flows.promotion.champion import history, promote_by_hand, rollback
@@ -47,6 +46,7 @@ from tests.flows.promotion.gate_runs import PER_DOMAIN, decided, items
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
 NIGHT = "demo-202611{:02}-020000-ab12"
+killed = Mock(side_effect=RuntimeError("killed"))
 
 
 class Nights:
@@ -124,9 +124,7 @@ def real(nights: Nights, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def decision(nights: Nights, run: str) -> Decision:
-    found = nights.store.read_json(decision_name(run), Decision)
-    assert found is not None
-    return found
+    return nights.store.read_json(decision_name(run), Decision)
 
 
 def test_the_first_night_promotes_what_beats_its_base_and_a_better_one_replaces_it(nights):
@@ -143,7 +141,6 @@ def test_the_first_night_promotes_what_beats_its_base_and_a_better_one_replaces_
     assert entry.why.startswith("won: exact answer +20.0 points")
     decided = decision(nights, NIGHT.format(2))
     assert (decided.promoted, decided.champion) == (True, 2)
-    assert decided.gate.night is not None
     assert decided.gate.night.number == 2
     asked = "; night 2 asks for p of at most 0.0033 by each rule, so that all nights together"
     assert asked in (state.message or "")
@@ -200,10 +197,6 @@ def test_a_night_killed_before_or_after_the_promotion_is_finished_by_the_next_on
     assert where == "promote" or "nothing new: its model has the same" in (state.message or "")
 
 
-def killed(*arguments: Any, **named: Any) -> Any:
-    raise RuntimeError("killed")
-
-
 def test_retry_in_prefect_resumes_the_flow_run_and_promotes_once(real, monkeypatch):
     """Killed after the promotion: the subflow runs again, and finds everything cached."""
     deaths = iter([True])
@@ -249,17 +242,15 @@ def test_a_night_that_another_one_overtakes_decides_again(nights, monkeypatch):
     assert nights.champions == [NIGHT.format(1), NIGHT.format(3)]
 
 
-def test_a_promotion_by_hand_between_gate_and_promotion_is_decided_against(nights, monkeypatch):
+def test_a_promotion_by_hand_between_gate_and_promotion_is_decided_against(nights, meanwhile):
     """The same comparison, against another champion, is another night."""
     nights.run(lambda: nights.make(0.7))
-    take = module.take
 
-    def taken(*arguments: Any) -> bool:
+    def by_hand(*_: Any) -> None:
         if len(nights.champions) == 1:
             promote_by_hand(nights.store, nights.make(1.0).run_id, "")
-        return take(*arguments)
 
-    monkeypatch.setattr(module, "take", taken)
+    meanwhile(module, "take", before=by_hand)
     state = nights.run(lambda: nights.make(0.9))
     assert state.name == "Kept"
     assert "lost: exact answer −10.0 points" in (state.message or "")
@@ -280,14 +271,8 @@ def test_a_model_that_people_rolled_back_is_not_promoted_again_by_night(nights: 
     assert nights.run(lambda: nights.make(0.95)).name == "Promoted"
 
 
-def test_a_stop_before_the_promotion_promotes_nothing(nights, monkeypatch):
-    judge = module.gate
-
-    def stopped(*arguments: Any) -> Any:
-        WATCH.get().stop.set()
-        return judge(*arguments)
-
-    monkeypatch.setattr(module, "gate", stopped)
+def test_a_stop_before_the_promotion_promotes_nothing(nights, meanwhile):
+    meanwhile(module, "gate", before=lambda *_: WATCH.get().stop.set())
     assert nights.run(lambda: nights.make(0.7)).type.value == "CANCELLED"
     assert not nights.champions
 
@@ -358,13 +343,11 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_before_the_decisio
     assert len(decision(real, candidate[0].run_id).gate.evaluations) == 2
 
 
-def test_a_night_with_nothing_new_says_so_and_starts_no_run(nights, finished, capsys):
+def test_a_night_with_nothing_new_says_so_and_starts_no_run(nights, finished, lyceum):
     """On real stages. The night after a promotion by hand is no such night: the candidate may win
     against another champion."""
     shutil.copytree(finished[0], nights.root)
-    arguments = ["run", str(nights.recipe), "--store", str(nights.root), "--json"]
-    assert main(arguments) == 0
-    first = json.loads(capsys.readouterr().out)["run_id"]
+    first = lyceum("run", nights.recipe, "--store", nights.root, "--json").json["run_id"]
     last = read_run(nights.store, first)
     open_store(nights.root).write_json(decision_name(first), decided(first))
     found = last_nightly(nights.store, "demo")

@@ -66,9 +66,7 @@ def test_a_shipped_recipe_passes_its_rehearsal(name, hub, tmp_path, prefect_api,
 
 
 @needs_records
-def test_a_recipe_on_a_hub_reads_the_first_rows_alone(
-    hub: FakeHub, tmp_path: Path, prefect_api: str
-) -> None:
+def test_a_recipe_on_a_hub_reads_the_first_rows_alone(hub, tmp_path, prefect_api):
     """A teacher's and a judge's endpoints without keys are stood in for; nothing is found; every
     row that fell out is there with its cause."""
     recipe = RECIPE.replace('"sums.jsonl"', f'"{TRAIN}"')

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.main import main
 from infra.store.store import open_store
 from schemas.base import InputError
 from tests.conftest import TINY
@@ -160,7 +159,7 @@ class Bomb:
 
 
 @pytest.mark.usefixtures("prefect_api")
-def test_forged_results_in_prefect_s_storage_are_not_read(left, tmp_path, capsys, monkeypatch):
+def test_forged_results_in_prefect_s_storage_are_not_read(left, tmp_path, lyceum, monkeypatch):
     """A record that Prefect would run code of, under every name that a stage's result could have:
     the run says `cached` without it."""
     from prefect.results import ResultRecord, ResultRecordMetadata
@@ -178,8 +177,7 @@ def test_forged_results_in_prefect_s_storage_are_not_read(left, tmp_path, capsys
         (storage / key).write_bytes(record.serialize())
     try:
         (left.store.parent / "tiny.toml").write_text(TINY, encoding="utf-8")
-        assert main(["run", "tiny.toml", "--store", "store", "--json"]) == 0
-        stages = json.loads(capsys.readouterr().out)["stages"]
+        stages = lyceum("run", "tiny.toml", "--store", "store", "--json").json["stages"]
         assert [stage["status"] for stage in stages] == ["cached", "cached"]
         assert not exploded.exists()
         ResultRecord.deserialize((storage / keys[0]).read_bytes())

@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from packaging.requirements import Requirement
@@ -29,11 +30,11 @@ from schemas.job import JobSpec
 from tasks.contract.kinds import stage_kind
 from tasks.worker.__main__ import _data_directory
 from tests.fakes.gcs_emulator import Emulator
+from tests.fakes.process import printed
 
 
 @pytest.fixture
-def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
+def store(gcs_bucket: str) -> Store:
     return open_store(f"gs://{gcs_bucket}/lyceum")
 
 
@@ -112,9 +113,8 @@ def test_it_is_sent_once_and_again_only_when_it_was_damaged(store, gcs, gcs_buck
     assert ship_source(store) == name
     assert gcs.requests() == {}
     gcs.corrupt(gcs_bucket, f"lyceum/{name}", recompute=True)
-    script = "import sys; from infra.source import *; ship_source(open_store(sys.argv[1]))"
-    another = f"from infra.store.store import open_store; {script}"
-    subprocess.run([sys.executable, "-c", another, store.uri], cwd=ROOT, check=True)
+    opened = "from infra.store.store import open_store; import sys; store = open_store(sys.argv[1])"
+    printed(f"{opened}; from infra.source import ship_source; ship_source(store)", store.uri)
     assert store.read_bytes(name) == source.archive()[1]
 
 
@@ -215,9 +215,7 @@ def test_what_is_left_out_there_is_left_out_here() -> None:
 
 
 def test_without_an_installed_lyceum_nobody_knows_what_it_needs(monkeypatch):
-    def missing(name: str) -> list[str]:
-        raise importlib.metadata.PackageNotFoundError(name)
-
+    missing = Mock(side_effect=importlib.metadata.PackageNotFoundError)
     monkeypatch.setattr(importlib.metadata, "requires", missing)
     with pytest.raises(InputError, match="uv sync"):
         environment()
@@ -262,9 +260,7 @@ def test_what_is_no_data_stays_at_home(store: Store, data: Path, tmp_path: Path)
 
 
 def test_a_file_that_cannot_be_sent_is_named(store, data, monkeypatch):
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device", "/cache")
-
+    full = Mock(side_effect=OSError(28, "No space left on device", "/cache"))
     why = r"cannot copy the data file .*No space left on device \(/cache\).*LYCEUM_CACHE"
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copyfile", full)

@@ -7,9 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from flows.cli import show
 from flows.report import publish
-from flows.report.blocks import Table
 from flows.report.comparison import render_comparison
 from flows.report.page import report_of
 from flows.runs.compare import compare_runs
@@ -81,13 +79,6 @@ def texts(given: dict[str, Any]) -> list[str]:
     """The page of an artifact, or the errors in its table."""
     rows = given.get("table", ())
     return [given["markdown"]] if "markdown" in given else [str(row["error"]) for row in rows]
-
-
-def test_a_terminal_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show.show([NASTY + "\ud800", Table(("column",), [(NASTY,)], "title")])
-    printed = capsys.readouterr().out
-    assert unseen(printed) == set()
-    assert SHOWN + r"\ud800" in printed
 
 
 def test_cards_show_it(tmp_path: Path) -> None:

@@ -31,6 +31,18 @@ def yard(
 
 
 @pytest.fixture
+def bucket_yard(
+    impatient: None,
+    gcs_bucket: str,
+    tmp_path: Path,
+    tiny_recipe: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Yard:
+    """In a whole bucket, for what concerns copies on this machine."""
+    return Yard(open_store(f"gs://{gcs_bucket}"), tiny_recipe, capsys, tmp_path)
+
+
+@pytest.fixture
 def here(
     impatient: None, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> Yard:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,6 +79,7 @@ plan tiny.toml --store junk.toml | or a part of it, is a file
 runs --store junk.toml | or a part of it, is a file
 run tiny.toml --store junk.toml/store | is a file
 run tiny.toml --store s3://bucket/lyceum | 's3' is not supported
+run tiny.toml --store= | the store is empty
 """
 """A command line, and a part of what is said of it. What else `--set` may be told is in
 recipe/test_overrides.py."""
@@ -178,11 +180,8 @@ def test_a_store_that_is_full_or_read_only(fails, tiny_recipe, monkeypatch, numb
     """The disk's answer is simulated where the store writes its probe: a real full disk needs a
     mount, which needs root. It is the first thing said, whether a Prefect API runs or not."""
     monkeypatch.setattr("flows.cli.lanes.running_api", lambda: api)
-
-    def refuse(descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("os.fsync", refuse)
+    refused = OSError(number, os.strerror(number))
+    monkeypatch.setattr("os.fsync", Mock(side_effect=refused))
     message = fails("run", tiny_recipe, "--store", "store")
     assert expected in message
     assert "--store" in message

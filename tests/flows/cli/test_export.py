@@ -2,70 +2,63 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from safetensors.numpy import load_file, save_file
 
+from infra.store.store import Store
+from schemas.recipe import StageSpec
+from schemas.reports import RunRecord
 from tasks.models.hf_config import write_config
 from tasks.models.hf_directory import TOKENIZER
 from tasks.models.model_source import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from tasks.models.tiny import tiny_tokenizer
-from tests.flows.runs import synthetic_run
+from tests.flows.runs.synthetic_run import write_run
 from tests.tasks.models.small_model import SMALL_MODEL
 
 MODULE = "base_model.model.model.{}layers.0.self_attn.q_proj.lora_A.weight"
 
 
-@pytest.fixture
-def keep_adapters(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets stages keep adapters of a model with so many rows more than its tokenizer has pieces."""
-    real, tokenizer = synthetic_run.write_training, tiny_tokenizer()
+def with_adapters(root: Path, spare: int) -> tuple[Store, RunRecord]:
+    """A run whose stages keep adapters of a model with so many rows more than its tokenizer has
+    pieces."""
+    tokenizer = tiny_tokenizer()
+    config = replace(SMALL_MODEL, vocab_size=len(tokenizer) + spare)
 
-    def keep(spare: int) -> None:
-        config = replace(SMALL_MODEL, vocab_size=len(tokenizer) + spare)
+    def trained(stage: StageSpec, out: Path) -> None:
+        write_config(out, config, "x", tokenizer)
+        tokenizer.save(out / TOKENIZER)
+        (out / "adapters").mkdir(exist_ok=True)
+        described = {"r": 2, "target_modules": ["o_proj", "q_proj"]}
+        (out / "adapters" / ADAPTER_CONFIG).write_text(json.dumps(described))
+        tensors = {MODULE.format(""): np.ones((2, 16), np.float32)}
+        save_file(tensors, out / "adapters" / ADAPTER_WEIGHTS)
 
-        def with_adapters(stage: Any, out: Path, text: str) -> dict[str, Any]:
-            write_config(out, config, "x", tokenizer)
-            tokenizer.save(out / TOKENIZER)
-            (out / "adapters").mkdir(exist_ok=True)
-            described = {"r": 2, "target_modules": ["o_proj", "q_proj"]}
-            (out / "adapters" / ADAPTER_CONFIG).write_text(json.dumps(described))
-            tensors = {MODULE.format(""): np.ones((2, 16), np.float32)}
-            save_file(tensors, out / "adapters" / ADAPTER_WEIGHTS)
-            return real(stage, out, text)
-
-        monkeypatch.setattr(synthetic_run, "write_training", with_adapters)
-
-    return keep
+    return write_run(root, trained=trained)
 
 
-def test_adapters_are_handed_out_where_a_stage_kept_them(tmp_path, keep_adapters, lyceum):
-    store, _ = synthetic_run.write_run(tmp_path / "store")
+def test_adapters_are_handed_out_where_a_stage_kept_them(tmp_path, lyceum):
+    store, _ = write_run(tmp_path / "store")
     command = ["export", "demo-1", "--adapters", "--to", tmp_path / "to", "--stage", "sft"]
     said = lyceum(*command, "--store", store.uri, code=2).err
     assert "stages.sft.config.lora.keep=true" in said
     assert not (tmp_path / "to").exists()
 
-    keep_adapters(0)
-    store, _ = synthetic_run.write_run(tmp_path / "other")
+    store, _ = with_adapters(tmp_path / "other", 0)
     told = lyceum(*command, "--store", store.uri, "--json").json
     assert (told["stage"], {*told["files"]}) == ("sft", {ADAPTER_CONFIG, ADAPTER_WEIGHTS})
     assert [*load_file(tmp_path / "to" / ADAPTER_WEIGHTS)] == [MODULE.format("")]
 
 
-def test_adapters_have_the_names_of_the_base_that_they_belong_to(tmp_path, keep_adapters, lyceum):
+def test_adapters_have_the_names_of_the_base_that_they_belong_to(tmp_path, lyceum):
     """`AutoModelForCausalLM` loads a base that sees images as Gemma3ForConditionalGeneration, with
     the text model one module deeper, and a vision tower; the model that a stage leaves is text
     alone, and so is the base of what is trained on it."""
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "config.json").write_text('{"model_type": "gemma3"}')
-    keep_adapters(64)
-    store, record = synthetic_run.write_run(tmp_path / "store")
+    store, record = with_adapters(tmp_path / "store", 64)
     recipe = record.recipe.model_copy(update={"model": str(tmp_path / "base")})
     store.write_json("runs/demo-1/run.json", record.model_copy(update={"recipe": recipe}))
     found = {}

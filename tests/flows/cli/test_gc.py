@@ -5,15 +5,13 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
 from flows.cli import gc
 from flows.cli.main import main
 from flows.recipe.resolve import resolve
 from flows.runs.record import RunLog, record_name
 from infra.process_identity import this_process
 from infra.store.lease import hold
-from infra.store.store import attempt_file, open_store
+from infra.store.store import attempt_file
 from schemas.reports import StageRecord
 from tests.flows.cli.gc_yard import ELSEWHERE, Yard, key, short
 
@@ -92,17 +90,15 @@ def test_delete_removes_what_is_listed_and_nothing_else(yard: Yard) -> None:
     assert yard.store.children("work") == [key(1), key(3)]
 
 
-def test_the_table_says_what_why_how_big_and_what_to_do(yard, capsys):
+def test_the_table_says_what_why_how_big_and_what_to_do(yard, lyceum):
     litter(yard)
-    assert main(["gc", "--store", yard.store.uri]) == 0
-    shown = capsys.readouterr().out
+    place = "gc", "--store", yard.store.uri
+    shown = lyceum(*place).out
     whys = ("no run needs it", "no manifest names it", "its stage is committed")
     for text in (*whys, f"artifacts/sft/{key(4)[:12]}", "--delete removes it"):
         assert text in shown
-    assert main(["gc", "--store", yard.store.uri, "--delete"]) == 0
-    assert "were removed from" in capsys.readouterr().out
-    assert main(["gc", "--store", yard.store.uri]) == 0
-    assert "is garbage" in capsys.readouterr().out
+    assert "were removed from" in lyceum(*place, "--delete").out
+    assert "is garbage" in lyceum(*place).out
 
 
 def test_an_empty_store_has_no_garbage_and_is_not_created(impatient: None, tmp_path: Path) -> None:
@@ -219,15 +215,11 @@ def test_a_run_that_is_unknown_or_still_running_is_not_dropped(yard: Yard) -> No
 
 
 def test_of_a_bucket_this_machine_s_copies_and_working_files_go_with_what_they_belong_to(
-    impatient: None,
-    gcs_bucket: str,
-    tmp_path: Path,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
+    bucket_yard: Yard,
 ) -> None:
     """Artifact 1 is needed, but not its former attempt; 2 is garbage, 3 was removed by another
     machine; of 4 a job left an output here."""
-    yard = Yard(open_store(f"gs://{gcs_bucket}"), tiny_recipe, capsys, tmp_path)
+    yard = bucket_yard
     yard.run("failed", 1, 4)
     made = {number: yard.commit(number) for number in (1, 2, 3)}
     copies = {number: yard.store.local_dir(one) / "model.txt" for number, one in made.items()}

@@ -1,8 +1,6 @@
 """`lyceum gc` and champions: what they stand on is not removed, and what nobody can return to
 is."""
 
-from typing import Any
-
 import pytest
 
 from flows.cli import gc
@@ -57,32 +55,20 @@ def crown(yard: Yard, number: int, run: str) -> None:
     promote_by_hand(yard.store, run, "")
 
 
-def test_a_promotion_while_leases_are_watched_saves_the_run(yard, monkeypatch):
+def test_a_promotion_while_leases_are_watched_saves_the_run(yard, meanwhile):
     crown(yard, 1, "a")
     yard.store.remove("champions")
-    watch = gc.unheld
-
-    def slow(*arguments: Any, **named: Any) -> dict[str, int]:
-        promote_by_hand(yard.store, "a", "")
-        return watch(*arguments, **named)
-
-    monkeypatch.setattr(gc, "unheld", slow)
+    meanwhile(gc, "unheld", before=lambda *_: promote_by_hand(yard.store, "a", ""))
     yard.gc("--drop-run", "a", "--delete", code=2)
     assert yard.store.list_runs() == ["a"]
 
 
-def test_a_run_that_is_promoted_while_its_record_goes_has_it_back(yard, monkeypatch):
+def test_a_run_that_is_promoted_while_its_record_goes_has_it_back(yard, meanwhile):
     """Whoever promotes it has looked for the record before that."""
     crown(yard, 1, "a")
     entry, record = yard.store.read_bytes(ENTRY), yard.store.read_bytes(record_name("a"))
     yard.store.remove(ENTRY)
-    remove = Store.remove
-
-    def promoted(store: Store, name: str) -> None:
-        remove(store, name)
-        store.create_bytes(ENTRY, entry)
-
-    monkeypatch.setattr(Store, "remove", promoted)
+    meanwhile(Store, "remove", after=lambda store, _: store.create_bytes(ENTRY, entry))
     yard.gc("--drop-run", "a", "--delete", code=2)
     assert "run 'a' cannot be dropped: it is the champion of recipe demo" in yard.messages
     assert yard.store.read_bytes(record_name("a")) == record
@@ -90,18 +76,11 @@ def test_a_run_that_is_promoted_while_its_record_goes_has_it_back(yard, monkeypa
 
 
 @pytest.mark.parametrize("where", ["_verified", "_rates"])
-def test_a_run_that_was_dropped_while_it_was_promoted_is_not(yard, monkeypatch, where):
+def test_a_run_that_was_dropped_while_it_was_promoted_is_not(yard, meanwhile, where):
     """While its model was verified, or between the last look for its record and its entry."""
     crown(yard, 1, "a")
     yard.store.remove(ENTRY)
-    really = getattr(champion, where)
-
-    def dropped(*arguments: Any) -> Any:
-        found = really(*arguments)
-        yard.gc("--drop-run", "a", "--delete")
-        return found
-
-    monkeypatch.setattr(champion, where, dropped)
+    meanwhile(champion, where, after=lambda _: yard.gc("--drop-run", "a", "--delete"))
     with pytest.raises(InputError, match="run 'a' was dropped meanwhile"):
         promote_by_hand(yard.store, "a", "")
     assert champion.current(yard.store, "demo") is None

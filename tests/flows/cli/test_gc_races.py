@@ -14,21 +14,13 @@ from infra.store.store import Store, open_store
 from tests.flows.cli.gc_yard import Yard, key, short
 
 
-def test_a_run_that_begins_meanwhile_loses_nothing(yard, monkeypatch):
+def test_a_run_that_begins_meanwhile_loses_nothing(yard, meanwhile):
     """Between the listing and the removal a run adopts artifact 1, and another one begins to work
     on key 2."""
     for number in (1, 2, 3):
         yard.commit(number)
         yard.store.discard("sft", key(2))
-    watched = gc.unheld
-
-    def meanwhile(*arguments: Any, **named: Any) -> dict[str, int]:
-        free = watched(*arguments, **named)
-        yard.run("begun", 1)
-        yard.attempt(2)
-        return free
-
-    monkeypatch.setattr(gc, "unheld", meanwhile)
+    meanwhile(gc, "unheld", after=lambda *_: (yard.run("begun", 1), yard.attempt(2)))
     removed = yard.gc("--delete")
     gone = {short(item["name"])[-1]: item["deleted"] for item in removed["items"]}
     assert gone == {"1": False, "2": False, "3": True}
@@ -36,19 +28,17 @@ def test_a_run_that_begins_meanwhile_loses_nothing(yard, monkeypatch):
     assert yard.names() >= {"work/2/1/lease.json", "work/2/kept/step-10/seal.json"}
 
 
-def test_a_run_that_begins_while_keys_are_removed_loses_nothing(yard, monkeypatch):
+def test_a_run_that_begins_while_keys_are_removed_loses_nothing(yard, monkeypatch, meanwhile):
     """Before the first lease gc sleeps, as a laptop does: a run adopts artifact 2."""
     for number in (1, 2):
         yard.commit(number)
-    seized = gc.seize
 
-    def slept(store: Store, where: str, *rest: Any, **more: Any) -> Any:
+    def slept(store: Store, where: str, *_: Any) -> None:
         if where == key(1):
             yard.run("begun", 2)
             monkeypatch.setattr(needs, "LOOK_SECONDS", -1.0)
-        return seized(store, where, *rest, **more)
 
-    monkeypatch.setattr(gc, "seize", slept)
+    meanwhile(gc, "seize", before=slept)
     removed = yard.gc("--delete")
     gone = {short(item["name"]): item["deleted"] for item in removed["items"]}
     assert gone == {"artifacts/sft/1": True, "artifacts/sft/2": False}
@@ -56,23 +46,19 @@ def test_a_run_that_begins_while_keys_are_removed_loses_nothing(yard, monkeypatc
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_an_artifact_that_a_run_found_before_it_was_set_aside_comes_back(
-    yard, monkeypatch, number: int
-):
+def test_an_artifact_that_a_run_found_before_it_was_set_aside_comes_back(yard, meanwhile, number):
     """Between gc's last look at the records and the artifact's manifest: the run has ended by the
     time at which it could find anything gone."""
     for each in (1, 2):
         yard.commit(each)
     yard.attempt(number)
     found = yard.store.lookup("sft", key(number))
-    discard = Store.discard
 
-    def meanwhile(store: Store, kind: str, where: str, why: str) -> bytes | None:
+    def cached(store: Store, kind: str, where: str, why: str) -> None:
         if where == key(number):
             yard.run("cached", number, status="succeeded")
-        return discard(store, kind, where, why)
 
-    monkeypatch.setattr(Store, "discard", meanwhile)
+    meanwhile(Store, "discard", before=cached)
     removed = yard.gc("--delete")
     gone = {short(item["name"]): item["deleted"] for item in removed["items"]}
     assert [name for name, deleted in gone.items() if deleted] == [f"artifacts/sft/{3 - number}"]
@@ -80,16 +66,11 @@ def test_an_artifact_that_a_run_found_before_it_was_set_aside_comes_back(
     assert yard.names() >= {f"work/{number}/1/{name}" for name in gc.SMALL}
 
 
-def test_an_artifact_comes_back_when_nobody_can_tell_whether_it_is_needed(yard, monkeypatch):
+def test_an_artifact_comes_back_when_nobody_can_tell_whether_it_is_needed(yard, meanwhile):
     """A record has rotted since gc looked last."""
     yard.commit(1)
-    discard = Store.discard
-
-    def meanwhile(store: Store, kind: str, where: str, why: str) -> bytes | None:
-        yard.store.write_bytes("runs/rotten/run.json", b"{")
-        return discard(store, kind, where, why)
-
-    monkeypatch.setattr(Store, "discard", meanwhile)
+    rots = "runs/rotten/run.json", b"{"
+    meanwhile(Store, "discard", before=lambda *_: yard.store.write_bytes(*rots))
     yard.gc("--delete", code=2)
     assert yard.store.valid("sft", key(1))
 
@@ -121,7 +102,7 @@ def test_an_artifact_comes_back_with_the_next_gc_when_this_one_is_killed(yard, m
     assert yard.gc("--delete")["items"] == []
 
 
-def test_files_that_were_committed_meanwhile_stay(yard, monkeypatch):
+def test_files_that_were_committed_meanwhile_stay(yard, meanwhile):
     """The job was in its commit when the store was listed: files without a manifest. Then it
     released its lease."""
     yard.run("running", 1)
@@ -129,37 +110,22 @@ def test_files_that_were_committed_meanwhile_stay(yard, monkeypatch):
     name = f"artifacts/sft/{key(1)}/manifest.json"
     content = yard.store.read_bytes(name) or b""
     yard.store.remove(name)
-    watched = gc.unheld
-
-    def meanwhile(*arguments: Any, **named: Any) -> dict[str, int]:
-        yard.store.write_bytes(name, content)
-        return watched(*arguments, **named)
-
-    monkeypatch.setattr(gc, "unheld", meanwhile)
+    meanwhile(gc, "unheld", before=lambda *_: yard.store.write_bytes(name, content))
     [item] = yard.gc("--delete")["items"]
     assert (item["kind"], item["deleted"]) == ("attempt", False)
     assert yard.store.valid("sft", key(1)) == manifest
 
 
-def test_a_copy_of_what_was_committed_meanwhile_stays(
-    impatient: None,
-    gcs_bucket: str,
-    tmp_path: Path,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_copy_of_what_was_committed_meanwhile_stays(bucket_yard, meanwhile):
     """After gc had listed a bucket's artifacts, and before it looked at this machine's copies of
     them: the next job of the run reads it here, and failed."""
-    yard = Yard(open_store(f"gs://{gcs_bucket}"), tiny_recipe, capsys, tmp_path)
+    yard, copies = bucket_yard, list[Path]()
     yard.run("running", 1)
-    listed, copies = gc._Sweep._cache, list[Path]()
 
-    def meanwhile(sweep: Any) -> Any:
+    def commit(_: Any) -> None:
         copies.append(yard.store.local_dir(yard.commit(1)))
-        return listed(sweep)
 
-    monkeypatch.setattr(gc._Sweep, "_cache", meanwhile)
+    meanwhile(gc._Sweep, "_cache", before=commit)
     items = yard.gc("--delete")["items"]
     assert {(item["kind"], item["deleted"]) for item in items} == {("cache", False)}
     assert (copies[0] / "model.txt").read_text() == "weights"
@@ -194,37 +160,33 @@ def test_while_a_key_is_removed_nobody_runs_its_stage(yard, monkeypatch):
     assert seen[-1] == str([f"work/1/{seen[-2]}/lease.json"])
 
 
-def test_the_lease_of_a_key_is_the_last_that_goes(yard, monkeypatch):
+def test_the_lease_of_a_key_is_the_last_that_goes(yard, meanwhile):
     """After each removal: whether the lease under which gc removes is still there."""
     yard.attempt(1)
     held: list[bool] = []
-    remove = Store.remove
 
-    def watched(store: Store, name: str) -> None:
-        remove(store, name)
+    def look(store: Store, name: str) -> None:
         held.append(store.read_bytes(f"work/{key(1)}/2/lease.json") is not None)
 
-    monkeypatch.setattr(Store, "remove", watched)
+    meanwhile(Store, "remove", after=look)
     yard.gc("--delete")
     assert held == [True] * (len(held) - 1) + [False]
     assert len(held) > 1
 
 
-def test_a_gc_that_stood_still_removes_nothing_of_a_run_that_took_over(yard, monkeypatch):
+def test_a_gc_that_stood_still_removes_nothing_of_a_run_that_took_over(yard, meanwhile):
     """After its first removal of a key it sleeps, as a laptop does, and its lease runs out: a run
     takes the lease and begins to work."""
     for attempt in ("1", "2"):
         yard.attempt(1, attempt)
     removed: list[str] = []
-    remove = Store.remove
 
     def stood_still(store: Store, name: str) -> None:
-        remove(store, name)
         if not removed:
             yard.attempt(1, "4")
         removed.append(name)
 
-    monkeypatch.setattr(Store, "remove", stood_still)
+    meanwhile(Store, "remove", after=stood_still)
     [item] = yard.gc("--delete")["items"]
     assert not item["deleted"]
     assert len(removed) == 1, "not even its own lease: it was taken over"
@@ -254,12 +216,8 @@ def kill_at(patch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def test_a_gc_that_is_killed_anywhere_leaves_whole_artifacts_or_none_and_the_next_one_finishes(
-    tmp_path: Path,
-    impatient: None,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path, impatient, tiny_recipe, capsys, monkeypatch
+):
     """At each of its changes to the store in turn. All that may be left in the end is its lease of
     a key that is needed."""
     monkeypatch.setenv("LYCEUM_LEASE_SECONDS", "0.05")

@@ -1,7 +1,6 @@
 """Signals become an event, wherever they arrive."""
 
 import signal
-import subprocess
 import sys
 import threading
 from types import ModuleType
@@ -10,7 +9,7 @@ import pytest
 
 from flows.cli import lyceum
 from flows.cli.interrupt import interruptible
-from infra.process import ROOT
+from tests.fakes.process import printed
 
 
 def test_the_first_signal_sets_the_event_and_the_second_interrupts() -> None:
@@ -40,7 +39,7 @@ with interruptible(stop):
         os.getpid()
     assert stop.wait(10)
 """
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    printed(code)
 
 
 def test_ctrl_c_while_the_command_is_imported_is_one_line(monkeypatch, capsys):

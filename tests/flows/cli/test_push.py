@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard, constants, snapshot_download
 
 from flows.cli.unsent import alone
 from infra.store.store import Store
+from schemas.recipe import StageSpec
 from tasks.devices.hosts import make_mesh
 from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel, load_model, save_model
@@ -30,18 +31,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     layers = {"num_layers": 1, "embed_dim": 64, "hidden_dim": 64, "num_kv_heads": 1}
     config = replace(SIZES["gemma3-tiny"], **layers)
     model = LoadedModel("gemma3-tiny", config, initialise(config, 1), tiny_tokenizer(), make_mesh())
-    real = synthetic_run.write_training
 
-    def with_model(stage: Any, out: Path, text: str) -> dict[str, Any]:
+    def trained(stage: StageSpec, out: Path) -> None:
         save_model(model, out)
         (out / "adapters").mkdir(exist_ok=True)
         base = {"base_model_name_or_path": "google/gemma-3-1b-it" if stage.name == "sft" else None}
         (out / "adapters" / "adapter_config.json").write_text(json.dumps(base))
-        return real(stage, out, text)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(synthetic_run, "write_training", with_model)
-        return synthetic_run.write_run(root / "store")[0]
+    return synthetic_run.write_run(root / "store", trained=trained)[0]
 
 
 @pytest.fixture

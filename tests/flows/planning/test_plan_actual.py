@@ -5,6 +5,7 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -71,11 +72,8 @@ def test_the_peak_is_that_of_the_fullest_device_and_none_where_devices_do_not_te
     assert paced().peak_device_bytes is None, (
         "of a job that computes on no device JAX is not even asked"
     )
-
-    def none() -> list[Any]:
-        raise RuntimeError("Unable to initialize backend 'tpu'")
-
-    monkeypatch.setattr(jax, "local_devices", none)
+    none = RuntimeError("Unable to initialize backend 'tpu'")
+    monkeypatch.setattr(jax, "local_devices", Mock(side_effect=none))
     assert peak_device_bytes() is None
 
 
@@ -136,11 +134,7 @@ def test_a_run_keeps_its_plan_and_a_store_that_does_not_take_it_ends_no_run(tmp_
     assert read_plan(store, log.record.run_id) is None
     log.plan({"stages": [], "seconds": 1.0})
     assert read_plan(store, log.record.run_id) == {"stages": [], "seconds": 1.0}
-
-    def full(*_: Any) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(store, "write_bytes", full)
+    monkeypatch.setattr(store, "write_bytes", Mock(side_effect=OSError("no space left")))
     log.plan({"stages": []})
     assert read_run(store, log.record.run_id).run_id == log.record.run_id
 
@@ -158,12 +152,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
     monkeypatch.setattr(preamble, "check_reach", lambda target, store: None)
     monkeypatch.setattr(preamble, "check_endpoints", lambda *_: None)
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
-
-    def announce(*_: Any) -> None:
-        raise Began
-
-    monkeypatch.setattr(post_train, "announce", announce)
-
+    monkeypatch.setattr(post_train, "announce", Mock(side_effect=Began))
     given = {"recipe": str(tiny_recipe), "target": "v5e-8", "store": str(tmp_path / "store")}
     return lambda: post_train.post_train.fn(**given)
 

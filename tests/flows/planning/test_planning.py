@@ -12,14 +12,14 @@ from flows.planning import compile_cache
 from flows.planning import stage_plans as planning
 from flows.planning.compile_cache import Compiler, Question
 from flows.planning.fit_search import settings_to_try
-from flows.recipe.resolve import ResolvedStage, resolve
+from flows.recipe.resolve import resolve
 from flows.runs.wording import duration
 from infra.settings import Settings
-from infra.store.store import Store, open_store
-from schemas.artifact import Manifest
+from infra.store.store import open_store
 from schemas.base import StageFailed
 from tests.fakes.process import until
 from tests.fakes.recipe import READS, TINY
+from tests.flows.growing_stores import commit_stage
 from tests.flows.planning.conftest import RECIPE
 
 PLAN = ["plan", "tiny.toml", "--target", "v5e-8", "--store", "store"]
@@ -233,28 +233,17 @@ def test_leaving_ends_the_processes_whatever_they_do(fake, monkeypatch):
             os.kill(pid, 0)
 
 
-def commit(
-    store: Store, stage: ResolvedStage, inputs: dict[str, Manifest], target: str, seconds: float
-) -> Manifest:
-    """The artifact of a stage that has run."""
-    refs = {name: manifest.ref() for name, manifest in inputs.items()}
-    out = Path("out") / stage.name
-    out.mkdir(parents=True)
-    (out / "rows.jsonl").write_text(stage.name, encoding="utf-8")
-    identity = {"kind": stage.kind, "version": stage.version, "config": stage.config_json}
-    key = stage.key({name: manifest.digest for name, manifest in inputs.items()})
-    made = {"execution": {"target": target, "seconds": seconds}, "attempt": "0", "files": ()}
-    given = {"inputs": refs, "dependencies": stage.dependencies}
-    draft = Manifest(key=key, **identity, **made, **given)
-    return store.commit(draft, out)
-
-
 def test_what_ran_is_cached_and_measures_the_next_plan(fake, plan):
     plan()  # as before any run: it is what measured times are compared with
-    store, recipe = open_store("store"), resolve("tiny.toml")
-    distill = commit(store, recipe.stage("distill"), {}, "local", 20.0)
-    rebalance = commit(store, recipe.stage("rebalance"), {"examples": distill}, "local", 5.0)
-    commit(store, recipe.stage("sft"), {"examples": rebalance}, "v5e-8", 800.0)  # 4 x the roofline
+    store, made, recipe = open_store("store"), [], resolve("tiny.toml")
+    for name, target, seconds in (
+        ("distill", "local", 20.0),
+        ("rebalance", "local", 5.0),
+        ("sft", "v5e-8", 800.0),  # 4 x the roofline
+    ):
+        inputs = {"examples": made[-1].ref()} if made else {}
+        took = {"target": target, "seconds": seconds}
+        made.append(commit_stage(store, recipe.stage(name), Path(name), inputs, **took))
     stages = {stage["name"]: stage for stage in plan()["stages"]}
     cached = {name for name, stage in stages.items() if stage["cached"]}
     assert cached == {"distill", "rebalance", "sft"}

@@ -3,10 +3,10 @@ listings do not break."""
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,10 +22,10 @@ from flows.promotion.champion import (
     rollback,
     withdrawn,
 )
-from infra.process import ROOT
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.reports import RunRecord
+from tests.fakes.process import python
 from tests.flows.runs.synthetic_run import damage as damage_file
 from tests.flows.runs.synthetic_run import write_run
 
@@ -60,9 +60,7 @@ def store(finished: Path) -> Store:
 
 
 def record(store: Store, run: str) -> RunRecord:
-    found = store.read_json(f"runs/{run}/run.json", RunRecord)
-    assert found is not None
-    return found
+    return store.read_json(f"runs/{run}/run.json", RunRecord)
 
 
 def crown(store: Store, *runs: str) -> list[Champion]:
@@ -186,9 +184,8 @@ def test_of_racing_promotions_by_hand_each_makes_an_entry_of_its_own(store: Stor
     assert [(one.number, one.replaces) for one in entries] == [(1, None), (2, 1), (3, 2), (4, 3)]
 
 
-def test_of_racing_processes_one_wins_in_a_bucket_too(gcs_bucket, finished, monkeypatch, tmp_path):
+def test_of_racing_processes_one_wins_in_a_bucket_too(gcs_bucket, finished):
     """Two runs of one directory store, copied into a bucket as they are."""
-    monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
     here, bucket = open_store(finished), open_store(f"gs://{gcs_bucket}/some/where")
     copy(here, bucket, ["b", "c"])
     assert sorted(race(bucket, ["b", "c"]), key=str) == [1, None]
@@ -200,16 +197,7 @@ def test_of_racing_processes_one_wins_in_a_bucket_too(gcs_bucket, finished, monk
 def race(store: Store, runs: Sequence[str]) -> list[int | None]:
     """What `promote` returned in a process for each run, all of which had read the same champion
     before: a number or None."""
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, store.uri, run],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for run in runs
-    ]
+    racers = [python("-c", RACER, store.uri, run, stdin=subprocess.PIPE) for run in runs]
     for racer in racers:
         assert racer.stdout.readline() == "ready\n"
     answers = []
@@ -320,9 +308,6 @@ def test_the_history_is_shown_with_what_a_rollback_would_do(store, capsys):
 
 
 def test_who_promotes_is_known_even_without_a_user_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nameless() -> str:
-        raise KeyError("uid not found")
-
     assert "@" in champions.whoever()
-    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("uid not found")))
     assert champions.whoever().split("@")[0].isdecimal()

@@ -71,25 +71,6 @@ def test_a_proven_gain_without_a_possible_loss_is_promoted_with_a_reason_per_rul
     assert verdict.why.endswith("; no loss beyond the margin, by 10 rules")
 
 
-def test_a_loss_in_another_metric_keeps_the_champion(store, old, new):
-    worse = [
-        item.model_copy(update={"safe": False}) if n % 10 < 5 else item
-        for n, item in enumerate(items(store, new, "safety_eval"))
-    ]
-    verdict = gate(store, remade(store, new, "safety_eval", {ITEMS: worse}), old)
-    assert finding(verdict, "exact_answer").outcome == "passed"
-    assert finding(verdict, "safe_rate", "must_not_lose").outcome == "failed"
-    assert (verdict.promote, verdict.why.split(" −")[0]) == (False, "lost: safe rate")
-
-
-def test_a_loss_in_one_domain_keeps_the_champion(store, old, new):
-    """The other five domains gain 70 answers; math loses 35 of its 49."""
-    verdict = gate(store, grade(store, new, Domain.MATH, range(35, 49)), old)
-    assert finding(verdict, "exact_answer").outcome == "passed"
-    assert finding(verdict, "exact_answer", "must_not_lose", domain="math").outcome == "failed"
-    assert verdict.why.startswith("lost: exact answer in math −50.0 points")
-
-
 def test_the_recipe_s_own_rules_are_the_only_ones_that_count(store, old, new):
     rules = GateRule(metric="exact_answer", suite="heldout"), GateRule(metric="format_rate")
     mine = with_gate(new, must_win=rules)

@@ -74,10 +74,8 @@ def test_a_history_of_before_nights_had_levels_goes_on(tmp_path: Path) -> None:
     champion = current(store, "demo")
     assert champion == Champion.model_validate_json(ENTRY)
     found = last_nightly(store, "demo")
-    assert found is not None
     assert found[1] == Decision.model_validate_json(BEFORE)
     assert (found[0], found[1].gate.night, found[1].champion) == (run, None, champion.number)
     _, third = write_run(tmp_path, NIGHT.format(3), text="3")
     tonight = gate(store, third, read_run(store, champion.run_id)).night
-    assert tonight is not None
     assert (tonight.number, tonight.level) == (1, level(1))

@@ -36,7 +36,6 @@ def test_headlines_are_the_rates_of_the_base_and_of_the_last_model(run: RunResul
 
 def test_the_levels_of_every_model_include_the_rate_of_reasoning_markers(run: RunResults) -> None:
     table = effects.levels(run)
-    assert table is not None
     shown = rows(table)
     names = "exact answer,flexible answer,format,reasoning markers,cut off,tokens"
     names += ",tokens of the reasoning"

@@ -7,7 +7,7 @@ and judged by the evaluations' own code.
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, product
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ def write_run(
     samples: int = 0,
     requests: int = 0,
     more: Sequence[StageSpec] = (),
+    trained: Callable[[StageSpec, Path], object] = lambda stage, out: None,
 ) -> tuple[Store, RunRecord]:
     """Commit the artifacts of a run and return its store and record.
 
@@ -83,6 +84,7 @@ def write_run(
         samples: sampled answers to each of them; all are the greedy one, and the second is wrong.
         requests: beside the safety evaluations' questions; `skill` says how many are refused.
         more: stages behind those of STAGES.
+        trained: puts down in a directory what else a training stage leaves.
     """
     store = open_store(root)
     stages = tuple(
@@ -104,6 +106,8 @@ def write_run(
         out.mkdir(exist_ok=True)  # an artifact that existed was adopted, and this left
         sizes = (suites, per_domain, samples, requests)
         metrics = write_stage(stage, out, skill, text, prompts, *sizes)
+        if stage.kind in ("sft", "simpo", "grpo"):
+            trained(stage, out)
         manifest = commit(store, stage, manifests, out, metrics, version)
         manifests[stage.name] = manifest
         status = "cached" if stage.name == "distill" else "ran"
@@ -147,9 +151,7 @@ def commit(
 
 def manifest_of(store: Store, record: RunRecord, stage: str) -> Manifest:
     ref = next(one.artifact for one in record.stages if one.name == stage)
-    found = store.lookup(ref.kind, ref.key) if ref else None
-    assert found is not None
-    return found
+    return store.lookup(ref.kind, ref.key) if ref else None
 
 
 def with_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:

@@ -78,7 +78,6 @@ def test_a_function_that_abstains_throughout_is_not_compared(measured, monkeypat
 
 def test_the_report_has_means_and_changes(run: RunResults) -> None:
     table = effects.levels(run)
-    assert table is not None
     depth = rows(table)["all (120 prompts)/depth"]
     assert (depth["base"], depth["sft"].split(" ")[0]) == ("–", "5.5")
     maps = {metric.name: table for metric, table in effects.heat_maps(run)}

@@ -263,7 +263,6 @@ def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -
     """Three looks of which one changed nothing: Holm over two."""
     right, wrong = dict.fromkeys("abcdef", True), dict.fromkeys("abcdef", False)
     won, nothing = change_between(wrong, right, seed=0), change_between(wrong, wrong, seed=0)
-    assert nothing is not None
     assert won.p == 2 / 2**6
     p = corrected({"one": won, "other": won, "nil": nothing})
     assert p == {"one": 2 * won.p, "other": 2 * won.p, "nil": 1.0}
@@ -296,5 +295,4 @@ def test_the_last_model_is_compared_with_the_base_that_was_shown_examples(shown)
     assert "grpo since base, 4 examples" in tables[EXACT.label].columns
     assert all(len(row) == len(tables[EXACT.label].columns) for row in tables[EXACT.label].rows)
     said = verdict(shown)
-    assert said is not None
     assert "untrained model reaches 50.0% where it is shown 4 examples: training gave" in said.text

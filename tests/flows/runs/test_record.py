@@ -2,10 +2,9 @@
 process is gone."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,16 +14,12 @@ from flows.report.page import report_of
 from flows.runs.record import RunLog, new_run_id, read_run, read_runs, record_name, run_status
 from flows.runs.results import read_results
 from infra.process_identity import this_process
-from infra.store.store import Store, open_store
+from infra.store.store import Store
 from schemas.reports import RunRecord, StageRecord
+from tests.fakes.process import python
 from tests.flows.growing_stores import write_recipe
 
 METRICS = {f"metric_{number}": number / 7 for number in range(100)}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(tmp_path / "store")
 
 
 @pytest.fixture
@@ -84,11 +79,8 @@ def test_a_run_says_what_it_was_stopped_in(store, run, capsys):
 
 
 def test_a_store_that_takes_no_record_does_not_end_the_run(store, run, monkeypatch, caplog):
-    def fail(*_: object) -> None:
-        raise OSError("503 for 10 s")
-
     with monkeypatch.context() as patched:
-        patched.setattr(store, "write_json", fail)
+        patched.setattr(store, "write_json", Mock(side_effect=OSError("503 for 10 s")))
         run.stage(begun("distill"))
     assert "could not be written; the run goes on: 503 for 10 s" in caplog.text
     assert read_run(store, run.record.run_id).stages == ()
@@ -130,7 +122,7 @@ def test_what_a_run_writes_grows_as_its_stages_do(store, tmp_path, monkeypatch, 
 def test_a_run_whose_process_is_gone_was_interrupted(run: RunLog) -> None:
     """Where that can be known; a run on another machine, or before its last start, may still be
     running."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+    with python("-c", "") as ended:
         pass
     gone = this_process().model_copy(update={"pid": ended.pid})
 

@@ -69,7 +69,6 @@ def test_means_are_corrected_for_the_number_of_stages(runs: Replicates) -> None:
 def test_two_seeds_that_agree_by_chance_are_no_proof() -> None:
     """Both lose 1 of 60 prompts: that is known to 1/60, and of two seeds little is known."""
     found = Spread.of([-1 / 60, -1 / 60], step=1 / 60)
-    assert found is not None
     assert found.interval.low < 0 < found.interval.high
     assert found.p > 0.05
     assert Spread.of([0.5]) is None
@@ -81,7 +80,6 @@ def test_two_seeds_that_agree_by_chance_are_no_proof() -> None:
 def test_the_noise_bound_holds_nineteen_pairs_of_twenty() -> None:
     """Of seeds 0 and 1, sd = 1/sqrt(2): t(1) * sqrt(2) * sd = 12.706."""
     found = Spread.of([0.0, 1.0])
-    assert found is not None
     assert (found.sd, found.bound) == (pytest.approx(0.5**0.5), pytest.approx(12.706, abs=1e-3))
 
 
@@ -110,7 +108,6 @@ def test_the_page_says_which_seed_failed_and_shows_every_seed(three: Three, tmp_
 def test_a_run_knows_its_fellows(three: Three) -> None:
     store, records = three
     found = group_of(store, records[0])
-    assert found is not None
     assert [run.record.run_id for run in found.runs.values()] == ["demo-7", "demo-8", "demo-9"]
     assert group_of(store, records[0].model_copy(update={"group": None})) is None
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,10 +42,8 @@ class Lab:
             root / "store", text=' "é"', config={"grpo_eval": config}, **sizes
         )
         self.out = root / "out"
-        assert self.run("--to", str(self.out)) == 0
-
-    def run(self, *arguments: str) -> int:
-        return main(["scores", self.record.run_id, "--store", self.store.uri, *arguments, "--json"])
+        self.command = ["scores", self.record.run_id, "--store", self.store.uri, "--json"]
+        assert main([*self.command, "--to", str(self.out)]) == 0
 
     def log(self, stage: str, task: str) -> dict[str, Any]:
         """The inspect_ai log of a stage's task."""
@@ -277,36 +276,36 @@ def test_curves_and_metrics_are_scalars_of_one_run_per_stage(lab: Lab) -> None:
 # The command
 
 
-def test_only_what_is_asked_for_is_written(lab, tmp_path, capsys):
-    assert lab.run("--to", str(tmp_path / "new"), "--as", "parquet", "--as", "parquet") == 0
-    value = json.loads(capsys.readouterr().out)
+def test_only_what_is_asked_for_is_written(lab, tmp_path, lyceum):
+    twice = "--as", "parquet", "--as", "parquet"
+    value = lyceum(*lab.command, "--to", tmp_path / "new", *twice).json
     assert list(value["formats"]) == ["parquet"]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["parquet"]
     assert all((tmp_path / "new" / name).is_file() for name in value["formats"]["parquet"])
 
 
-def test_bad_input_is_refused_and_leaves_nothing(lab, tmp_path, capsys):
-    assert lab.run("--to", str(lab.out)) == 2
-    assert "is not empty; give the name of a new directory" in capsys.readouterr().err
-    assert lab.run("--to", "/proc/nowhere/new") == 2
-    assert "/proc/nowhere/new cannot be written" in capsys.readouterr().err
-    assert lab.run("--to", str(tmp_path / "new"), "--as", "csv") == 2
-    assert "Valid: inspect_ai, lm_eval, parquet, tensorboard." in capsys.readouterr().err
+def test_bad_input_is_refused_and_leaves_nothing(lab, tmp_path, lyceum):
+    new = tmp_path / "new"
+    for arguments, said in (
+        (["--to", lab.out], "is not empty; give the name of a new directory"),
+        (["--to", "/proc/nowhere/new"], "/proc/nowhere/new cannot be written"),
+        (["--to", new, "--as", "csv"], "Valid: inspect_ai, lm_eval, parquet, tensorboard."),
+    ):
+        assert said in lyceum(*lab.command, *arguments, code=2).err
     store, record = write_run(tmp_path / "store", "early", stop_before="base_eval")
-    arguments = ["scores", record.run_id, "--store", store.uri, "--to", str(tmp_path / "new")]
-    assert main([*arguments, "--as", "inspect_ai"]) == 2
-    assert "run 'early' has nothing for inspect_ai: no evaluation" in capsys.readouterr().err
+    early = ["scores", record.run_id, "--store", store.uri, "--to", new]
+    nothing = "run 'early' has nothing for inspect_ai: no evaluation"
+    assert nothing in lyceum(*early, "--as", "inspect_ai", code=2).err
     assert [path.name for path in tmp_path.iterdir()] == ["store"], "no half of a directory"
-    assert main(arguments) == 0, "its data stages have metrics"
+    lyceum(*early)  # its data stages have metrics
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["tensorboard"]
 
 
-def test_a_full_disk_is_one_message_and_no_thread_is_left(lab, tmp_path, capsys, monkeypatch):
-    def flush(writer):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("tensorboardX.record_writer.RecordWriter.flush", flush)
+def test_a_full_disk_is_one_message_and_no_thread_is_left(lab, tmp_path, lyceum, monkeypatch):
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("tensorboardX.record_writer.RecordWriter.flush", full)
     threads = threading.active_count()
-    assert lab.run("--to", str(tmp_path / "new"), "--as", "tensorboard") == 2
-    assert "new cannot be written: No space left on device" in capsys.readouterr().err
+    new = "--to", tmp_path / "new", "--as", "tensorboard"
+    said = lyceum(*lab.command, *new, code=2).err
+    assert "new cannot be written: No space left on device" in said
     assert (threading.active_count(), [*tmp_path.iterdir()]) == (threads, [])

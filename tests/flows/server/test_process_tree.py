@@ -1,13 +1,11 @@
 """A process tree ends with whoever started it, also when that one is killed."""
 
 import os
-import subprocess
-import sys
 import tempfile
 
 from flows.server import process_tree
 from infra.process import ROOT
-from tests.fakes.process import until
+from tests.fakes.process import python, until
 from tests.processes import exists
 
 STARTER = """
@@ -21,8 +19,7 @@ time.sleep(600)
 
 
 def test_it_ends_when_its_starter_is_killed() -> None:
-    command = [sys.executable, "-c", STARTER]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
+    with python("-c", STARTER) as starter:
         pid = int(starter.stdout.readline())
         starter.kill()
     until(lambda: not exists(pid))

@@ -3,6 +3,7 @@
 import os
 import pwd
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -81,11 +82,7 @@ def test_a_home_is_one_of_a_person_and_asked_for_where_there_is_none(here, monke
     monkeypatch.setenv("HOME", str(here))
     monkeypatch.setenv("PREFECT_HOME", "~/theirs")
     assert not silence.is_silent()
-
-    def nobody(number: int) -> None:
-        raise KeyError(number)
-
-    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError))
     for name in ("HOME", "PREFECT_HOME"):
         monkeypatch.delenv(name)
     with pytest.raises(InputError, match="Set HOME to a directory"):

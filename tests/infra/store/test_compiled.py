@@ -1,19 +1,17 @@
 """Compiled programs travel through the store: a new machine loads what another one compiled, and
 nothing depends on it."""
 
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from infra.store import compiled
 from infra.store.compiled import Compiled
-from infra.store.store import Store, open_store
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "SMALLEST", 4)
-    return open_store(tmp_path / "store")
 
 
 def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(store, tmp_path):
@@ -34,11 +32,8 @@ def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(st
 
 
 def test_a_store_that_fails_costs_nothing_but_the_programs(store, tmp_path, monkeypatch):
-    def fail(*_: object) -> None:
-        raise OSError("no answer")
-
-    monkeypatch.setattr(store, "children", fail)
-    monkeypatch.setattr(store, "create_bytes", fail)
+    for name in ("children", "create_bytes"):
+        monkeypatch.setattr(store, name, Mock(side_effect=OSError("no answer")))
     (tmp_path / "cache").mkdir()
     with Compiled(store, "compiled/x", str(tmp_path / "cache")):
         (tmp_path / "cache" / "a-cache").write_bytes(b"1234")

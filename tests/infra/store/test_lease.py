@@ -4,7 +4,6 @@ agree."""
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from infra.store.lease import Lease, LeaseRecord, _newest, _taken, attempts, hol
 from infra.store.store import Store, attempt_file
 from schemas.artifact import Manifest
 from schemas.base import Stopped
-from tests.fakes.process import ROOT, until
+from tests.fakes.process import python, until
 
 KEY = "ab" * 32
 
@@ -46,9 +45,7 @@ with hold(store, {KEY!r}, "holder", seconds=seconds, poll_seconds=0.02) as lease
 def holding(store: Store, seconds: float, out: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lease until it reads a line, and commits what it has put
     out."""
-    command = [sys.executable, "-c", HOLDER, store.uri, str(seconds), str(out)]
-    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, **piped) as process:
+    with python("-c", HOLDER, store.uri, seconds, out, stdin=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == "1\n"
             yield process
@@ -68,9 +65,7 @@ def goes_on(process: subprocess.Popen[str]) -> None:
 
 
 def record(store: Store, generation: int) -> LeaseRecord:
-    found = store.read_json(attempt_file(KEY, str(generation), "lease.json"), LeaseRecord)
-    assert found is not None
-    return found
+    return store.read_json(attempt_file(KEY, str(generation), "lease.json"), LeaseRecord)
 
 
 def elsewhere(store: Store, generation: int = 1) -> None:

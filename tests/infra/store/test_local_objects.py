@@ -64,9 +64,7 @@ def test_directories_that_cannot_be_synced_are_not(store: Store, monkeypatch) ->
         store.commit(draft("2", key="1" * 64), output(store, "2"))
 
 
-def test_an_artifact_that_may_not_be_read_is_not_taken_for_a_damaged_one(
-    store: Store, monkeypatch
-) -> None:
+def test_an_artifact_that_may_not_be_read_is_not_taken_for_a_damaged_one(store, monkeypatch):
     """Of a shared store's artifact nobody may say that its files are missing who may not look."""
     first = committed(store)
     deep = str(store.path(f"artifacts/sft/{KEY}/data/1/deep"))
@@ -81,9 +79,7 @@ def test_an_artifact_that_may_not_be_read_is_not_taken_for_a_damaged_one(
     assert store.valid("sft", KEY) == first
 
 
-def test_files_of_an_unreadable_directory_are_not_left_out_of_an_artifact(
-    store: Store, monkeypatch
-) -> None:
+def test_files_of_an_unreadable_directory_are_not_left_out_of_an_artifact(store, monkeypatch):
     out = output(store)
     refusing(monkeypatch, "scandir", errno.EIO, lambda path: str(path) == str(out / "deep"))
     with pytest.raises(OSError, match="Input/output"):
@@ -120,9 +116,7 @@ def test_what_the_system_leaves_beside_files_damages_nothing(store: Store, name:
     assert store.valid("sft", KEY) == first
 
 
-def test_an_artifact_of_others_is_never_away_while_an_old_one_is_set_aside(
-    store: Store, monkeypatch
-) -> None:
+def test_an_artifact_of_others_is_never_away_while_an_old_one_is_set_aside(store, monkeypatch):
     """A process that is killed between two calls of the system would leave none."""
     first = committed(store)
     name = f"artifacts/sft/{KEY}/manifest.json"
@@ -132,9 +126,7 @@ def test_an_artifact_of_others_is_never_away_while_an_old_one_is_set_aside(
     assert (store.valid("sft", KEY), moved) == (first, [])
 
 
-def test_an_output_on_another_disk_that_cannot_be_cleared_away_is_committed(
-    store: Store, monkeypatch
-) -> None:
+def test_an_output_on_another_disk_that_cannot_be_cleared_away_is_committed(store, monkeypatch):
     """`work/` may be a link to a scratch disk, and NFS keeps open files in their directory."""
     out = output(store)
     refusing(monkeypatch, "rename", errno.EXDEV, lambda path: Path(path) == out)

@@ -4,9 +4,10 @@ or full."""
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -63,11 +64,8 @@ def test_looking_at_a_store_creates_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def refuse(error: int) -> Callable[..., None]:
-    def write(*args: object, **kwargs: object) -> None:
-        raise OSError(error, os.strerror(error))
-
-    return write
+def refuse(error: int) -> Mock:
+    return Mock(side_effect=OSError(error, os.strerror(error)))
 
 
 @pytest.mark.parametrize(

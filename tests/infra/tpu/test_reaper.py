@@ -13,7 +13,7 @@ from infra.store.lease import hold
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.types import TPU_TYPES
-from tests.infra.tpu.workshop import KEY, Workshop, running
+from tests.infra.tpu.workshop import KEY, Workshop
 
 OTHER, THIRD = "cd" * 32, "ef" * 32
 
@@ -91,15 +91,6 @@ def test_what_belongs_to_other_stores_is_shown_and_what_is_not_ours_is_not(shop:
     assert len(shop.tpu.leaked()) > 0
     while not mine.remove(mine.name("us-central1-a", "my-own-tpu")):
         pass
-
-
-def test_a_running_job_of_this_process_can_be_reaped_only_after_its_lease_is_gone(shop):
-    backend = shop.backend()
-    with held(shop, KEY):
-        handle = backend.submit(shop.spec())
-        running(shop, backend, handle)
-        assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [False]
-        assert backend.poll(handle).state == "running"
 
 
 def test_what_is_known_of_a_machine_goes_after_it(shop, monkeypatch):

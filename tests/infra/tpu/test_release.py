@@ -5,7 +5,6 @@ import threading
 import time
 from pathlib import Path
 
-from flows.cli.main import main
 from infra.context import context
 from infra.store.lease import hold
 from infra.store.store import attempt_file
@@ -107,11 +106,11 @@ def test_a_stage_that_is_taken_from_the_cache_deletes_it(shop, tmp_path, monkeyp
     assert shop.tpu.leaked() == []
 
 
-def test_gc_says_that_the_stage_is_done(shop, tmp_path, capsys):
+def test_gc_says_that_the_stage_is_done(shop, tmp_path, lyceum):
     shop.orphan()
     shop.store.create_json(attempt_file(KEY, "1", "job.json"), shop.spec())
     committed(shop, tmp_path)
-    assert main(["gc", "--target", "v5e-8", "--store", shop.store.uri]) == 0
-    assert "its stage is done, and no run follows it" in " ".join(capsys.readouterr().out.split())
-    assert main(["gc", "--target", "v5e-8", "--delete", "--store", shop.store.uri]) == 0
+    gc = "gc", "--target", "v5e-8", "--store", shop.store.uri
+    assert "its stage is done, and no run follows it" in " ".join(lyceum(*gc).out.split())
+    lyceum(*gc, "--delete")
     assert shop.tpu.leaked() == []

@@ -258,6 +258,8 @@ def test_every_host_counts() -> None:
     full = after(0, alive, Host(status("failed", error="no space left", exit_code=2)))
     assert (full.state, full.status.exit_code) == ("done", 2)
     assert full.status.error == "host 1 of 2: no space left"
+    its_own = status("failed", error="no such teacher", exit_code=2)
+    assert after(0, Host(its_own)) == Step("done", "delete", status=its_own)
 
 
 def test_hosts_that_could_not_be_heard_are_waited_for() -> None:

@@ -96,9 +96,7 @@ class Workshop:
         self.store.write_json(host_status(key, attempt, host), status)
 
     def record(self, handle: JobHandle) -> TpuRecord:
-        found = self.store.read_json(record_name(handle), TpuRecord)
-        assert found is not None
-        return found
+        return self.store.read_json(record_name(handle), TpuRecord)
 
 
 def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 120) -> JobStatus:

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -80,11 +81,7 @@ class _Begun(BaseException):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with a recipe and things that are no recipe, where no run begins."""
-
-    def begun() -> None:
-        raise _Begun
-
-    monkeypatch.setattr("flows.cli.lanes.running_api", begun)
+    monkeypatch.setattr("flows.cli.lanes.running_api", Mock(side_effect=_Begun))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
     (tmp_path / "file").write_text("mine", encoding="utf-8")
@@ -201,14 +198,8 @@ def test_any_environment(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
                 attempt(capsys, "gc")
 
 
-def test_an_empty_store_is_not_the_default(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "tiny.toml", "--store", ""]) == 2
-    assert "the store is empty" in capsys.readouterr().err
-
-
-def test_what_a_message_quotes_is_short(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "x" * 4096]) == 2
-    message = capsys.readouterr().err
+def test_what_a_message_quotes_is_short(place, lyceum):
+    message = lyceum("run", "x" * 4096, code=2).err
     assert len(message) < 600
     assert " more)..." in message
 
@@ -231,9 +222,9 @@ def test_what_a_message_quotes_is_short(place: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_sizes_that_no_machine_holds_are_found_before_anything_begins(
-    place: Path, capsys: pytest.CaptureFixture[str], setting: str, code: int, expected: str
-) -> None:
-    assert main(["run", "quickstart", "--store", "none", "--set", setting]) == code
-    assert expected in capsys.readouterr().err
-    assert main(["plan", "quickstart", "--store", "none", "--set", setting, "--json"]) == code
+    place, lyceum, setting, code, expected
+):
+    given = "quickstart", "--store", "none", "--set", setting
+    assert expected in lyceum("run", *given, code=code).err
+    lyceum("plan", *given, "--json", code=code)
     assert not (place / "none").exists()

@@ -15,11 +15,8 @@ RECIPE = Path(__file__).with_name("seeds.toml")
 
 
 def test_seeds_share_data_train_apart_and_are_reported_together(
-    prefect_api: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    prefect_api, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "2")
     lab = Lab(tmp_path, RECIPE, capsys)
     found = lab.run("--seeds", "2")
@@ -49,12 +46,8 @@ def test_seeds_share_data_train_apart_and_are_reported_together(
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_stops_all_seeds_and_the_answer_says_so(
-    jobs: str,
-    prefect_api: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    jobs, prefect_api, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", jobs)
     lab = Lab(tmp_path, RECIPE, capsys)
     process = start(lab.command("--seeds", "2", "--set", SLOW))

@@ -1,11 +1,9 @@
 """A chain whose GRPO stage is paid by a function of the recipe's author."""
 
 import gzip
-import json
 
 import pytest
 
-from flows.cli.main import main
 from schemas.ledger import LedgerRow
 from tests.flows.recipe.test_code import recipe  # noqa: F401
 
@@ -21,20 +19,18 @@ def reward_fn(prompts, completions, answer, **columns):
 """
 
 
-def test_the_policy_is_paid_by_the_function(prefect_api, recipe, tmp_path, capsys):
+def test_the_policy_is_paid_by_the_function(prefect_api, recipe, tmp_path, lyceum):
     """The ledger has what the function says of each response; one that raises fails the stage with
     its line, and nothing before it runs again."""
     mine, store = recipe.parent / "mine.py", tmp_path / "store"
     mine.write_text(MINE.replace("return [", "return [0] and 1 / 0 * ["), encoding="utf-8")
-    run = ["run", str(recipe), "--code", str(mine), "--store", str(store), "--json"]
+    run = ["run", recipe, "--code", mine, "--store", store, "--json"]
     run += ["--set", "stages.grpo.config.audit.allow={ endless = 'a trifle', no_reasoning = 'so' }"]
-    assert main(run) == 1
-    failed = json.loads(capsys.readouterr().out)["stages"][-1]
+    failed = lyceum(*run, code=1).json["stages"][-1]
     assert "mine.py:reward_fn: calling it raised ZeroDivisionError, line 6" in failed["error"]
     assert "\n" not in failed["error"]
     mine.write_text(MINE, encoding="utf-8")
-    assert main(run) == 0
-    stages = json.loads(capsys.readouterr().out)["stages"]
+    stages = lyceum(*run).json["stages"]
     assert [stage["status"] for stage in stages] == ["cached", "cached", "cached", "ran"]
     (ledger,) = store.rglob("ledger.jsonl.gz")
     lines = gzip.decompress(ledger.read_bytes()).splitlines()

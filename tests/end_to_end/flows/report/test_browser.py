@@ -167,15 +167,3 @@ def test_a_large_run_has_a_page_that_can_be_sent(tmp_path: Path) -> None:
     page = report_file(store, record)
     assert 2_000_000 < page.stat().st_size < MOST_BYTES
     assert 100 < page.read_text(encoding="utf-8").count('<details class="card sample') < 288
-
-
-def test_what_acts_or_hides_in_an_answer_is_seen_as_text(browser: Browser, tmp_path: Path) -> None:
-    """Raw, a NUL is a replacement character, a right-to-left override turns the line, and a
-    zero-width space is nothing at all."""
-    store, record = write_run(tmp_path, text="A\0B\x1b[31mC\u202eD\u200bE")
-    page, heard = opened(browser, report_file(store, record), DESK)
-    text = page.evaluate("document.body.textContent")
-    assert heard == []
-    assert text.count(r"A\x00B\x1b[31mC\u202eD\u200bE") > 10
-    assert not set(text) & set("\0\x1b\u202e\u200b\ufffd")
-    page.close()

@@ -5,6 +5,7 @@ import base64
 import re
 import xml.dom.minidom
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ from flows.report.sample_choice import right_and_wrong, samples
 from flows.report.summaries import plan_page, run_page
 from flows.runs.results import RunResults, read_results
 from infra.store.store import Store, open_store
-from schemas.artifact import Manifest
+from tests.flows.growing_stores import commit_stage
 from tests.flows.runs.synthetic_run import write_run
 
 
@@ -40,23 +41,13 @@ def plan(resolved: ResolvedRecipe, store: Store) -> str:
     return markdown(list(plan_page(resolved, store, "local")))
 
 
-def commit_first_stage(store: Store, resolved: ResolvedRecipe, out: Path) -> None:
-    stage = resolved.stages[0]
-    out.mkdir()
-    (out / "examples.jsonl").write_text("{}\n", encoding="utf-8")
-    made = {"kind": stage.kind, "key": stage.key({}), "version": stage.version}
-    made |= {"config": stage.config_json, "dependencies": stage.dependencies, "inputs": {}}
-    fixed = {"attempt": "0", "files": (), "execution": {"seconds": 12.0}}
-    store.commit(Manifest(**made, **fixed), out)
-
-
 def test_the_plan_says_what_is_cached_what_runs_and_why(tmp_path: Path, tiny_recipe: Path) -> None:
     store, resolved = open_store(tmp_path / "store"), resolve(str(tiny_recipe))
     empty = plan(resolved, store)
     assert "2 of 2 stages will run; how long that takes is not known." in empty
     assert "| rebalance | rebalance | **would run** | ? | waits for distill |" in empty
 
-    commit_first_stage(store, resolved, tmp_path / "out")
+    commit_stage(store, resolved.stages[0], tmp_path / "out")
     cached = plan(resolved, store)
     assert "| distill | distill | cached | 0.0 s | its artifact exists and verifies |" in cached
     assert "1 of 2 stages will run" in cached
@@ -138,10 +129,7 @@ def test_it_is_only_a_view(report, monkeypatch, error):
         def warning(self, message: str, *parts: object) -> None:
             warnings.append(message % parts)
 
-    def fail(**arguments: object) -> None:
-        raise error
-
-    monkeypatch.setattr(publish, "get_client", fail)
+    monkeypatch.setattr(publish, "get_client", Mock(side_effect=error))
     monkeypatch.setattr(publish, "get_run_logger", Logger)
     publish.publish(report)
     assert warnings == [f"the run could not be shown in Prefect: {error}"]

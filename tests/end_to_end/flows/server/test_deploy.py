@@ -15,7 +15,6 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Crashed, Running
 from prefect.variables import Variable
 
-from flows.cli.main import main
 from flows.post_train import post_train
 from flows.recipe.parameters import recipe_choices
 from flows.server.deploy import deploy, register
@@ -200,11 +199,10 @@ def test_what_the_worker_could_not_find_is_refused(client, monkeypatch, tmp_path
         deploy("processes")
 
 
-def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(client, capsys):
+def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(client, lyceum):
     """The session's API is as Prefect starts it: it asks for no key, answers `*`, and its pool lets
     a run choose what is executed."""
-    assert main(["deploy", "--pool", "processes"]) == 0
-    said = capsys.readouterr().out
+    said = lyceum("deploy", "--pool", "processes").out
     for weakness in (
         "the API asks for no key",
         "it answers Access-Control-Allow-Origin: *",
@@ -212,8 +210,7 @@ def test_what_somebodys_own_prefect_leaves_open_is_measured_and_said(client, cap
         "a run may choose its command, env, working_dir",
     ):
         assert f"Not protected: {weakness}" in said
-    assert main(["deploy", "--pool", "processes", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["unprotected"]) == 4
+    assert len(lyceum("deploy", "--pool", "processes", "--json").json["unprotected"]) == 4
 
 
 def test_a_closed_pool_is_used_as_it_is(client: SyncPrefectClient) -> None:

@@ -2,8 +2,6 @@
 whatever the service or the network does to single requests."""
 
 import functools
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +19,6 @@ from schemas.artifact import FileEntry
 from schemas.base import InputError
 from tests.end_to_end.infra.gcs.trees import BROKEN_BODIES, PASSING, Tree, label
 from tests.fakes.gcs_emulator import Emulator
-from tests.fakes.process import ROOT
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["different bytes", "the same bytes"])
@@ -244,10 +241,3 @@ def test_who_pays_is_named(gcs: Emulator, gcs_bucket: str, tmp_path: Path, tree:
     paying.get_tree("t", entries)
     paying.remove("t")
     assert paying.location() == "US-CENTRAL1"
-
-
-def test_importing_it_loads_no_client_library() -> None:
-    libraries = "{'google.cloud.storage', 'google.auth', 'requests', 'urllib3', 'gcsfs'}"
-    script = f"import sys, infra.gcs.bucket; print({libraries} & set(sys.modules))"
-    command = [sys.executable, "-c", script]
-    assert subprocess.check_output(command, cwd=ROOT, text=True).strip() == "set()"

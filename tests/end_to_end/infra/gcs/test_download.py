@@ -6,9 +6,9 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,7 +29,7 @@ from tests.end_to_end.infra.gcs.trees import (
     label,
 )
 from tests.fakes.gcs_emulator import Emulator
-from tests.fakes.process import ROOT, until
+from tests.fakes.process import printed, python, until
 
 
 def test_only_what_is_wanted_is_transferred(bucket: Bucket, tree: Tree, gcs: Emulator) -> None:
@@ -205,19 +205,13 @@ def test_a_cache_that_cannot_take_a_copy_is_explained(bucket, tree, monkeypatch)
     with pytest.raises(InputError, match="LYCEUM_CACHE"):
         bucket.get_tree("t", entries)
     bucket.cache.unlink()
-
-    def lockless(file: Any, operation: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
     with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "flock", lockless)
+        lockless = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        patch.setattr(fcntl, "flock", Mock(side_effect=lockless))
         with pytest.raises(InputError, match=r"without locks.*LYCEUM_CACHE"):
             bucket.get_tree("t", entries)
-
-    def full(source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "replace", full)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=full))
     with pytest.raises(InputError, match=r"no space is left on its disk.*LYCEUM_CACHE"):
         bucket.get_tree("t", entries)
 
@@ -246,9 +240,7 @@ print(bucket.get_tree("t", [FileEntry(**entry) for entry in json.loads(entries)]
 def receive(bucket: Bucket, name: str, entries: Entries, parallel: int) -> subprocess.Popen[str]:
     """A process that gets the tree `t` of a bucket, and prints where it is."""
     given = json.dumps([entry.model_dump() for entry in entries])
-    arguments = [name, str(bucket.cache.parent), given, str(SLICE), str(parallel)]
-    command = [sys.executable, "-c", RECEIVE, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return python("-c", RECEIVE, name, bucket.cache.parent, given, SLICE, parallel)
 
 
 def test_a_killed_download_is_continued(bucket, gcs, gcs_bucket, tree):
@@ -303,8 +295,6 @@ def test_memory_is_bounded(gcs_bucket: str, tmp_path: Path, tree: Tree) -> None:
     """A process that moves a file of 64 MB in slices of 1 MB grows by little more than the slices
     in flight."""
     directory, _ = tree(large=64 * MB, small=MB)
-    arguments = [gcs_bucket, str(directory), str(tmp_path / "cache"), str(MB)]
-    command = [sys.executable, "-c", MEMORY, *arguments]
-    up, both = json.loads(subprocess.check_output(command, cwd=ROOT, text=True, timeout=120))
+    up, both = json.loads(printed(MEMORY, gcs_bucket, directory, tmp_path / "cache", MB))
     assert up < 20
     assert both < 20 + 12

@@ -1,13 +1,11 @@
 """Compiled programs travel through a bucket: a new machine loads what another one compiled, unless
 it is damaged."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from infra import process
-from infra.process import ROOT
 from infra.store.store import open_store
+from tests.fakes.process import printed
 
 PROGRAM = """
 import sys
@@ -30,8 +28,7 @@ def compute(store: str, directory: Path) -> tuple[float, int]:
     # whatever this process was told
     environment = process.worker_environment(str(directory))
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(directory)}
-    command = [sys.executable, "-c", PROGRAM, store, str(directory)]
-    value, hits = subprocess.check_output(command, cwd=ROOT, env=environment).split()
+    value, hits = printed(PROGRAM, store, directory, **environment).split()
     return float(value), int(hits)
 
 

@@ -26,7 +26,7 @@ Tools = Callable[..., str]
 
 
 @pytest.fixture
-def store(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(gcs_bucket: str) -> Store:
     return open_store(f"gs://{gcs_bucket}/a/b+c")
 
 
@@ -136,7 +136,6 @@ def failure(vm: Vm, asked: list[tuple[str, str | None]]) -> str:
     status = vm.status()
     assert (status.state, status.exit_code, status.lost) == ("failed", 1, False)
     assert asked == [(f"/v2alpha1/{NAME}?force=true", f"Bearer ya29.fake-lyceum-test-1-{vm.host}")]
-    assert status.error is not None
     return status.error
 
 

@@ -1,12 +1,11 @@
 """A client that is killed where keys are honoured and its store is a bucket; and the memory of one
 that asks a lot."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.fakes.chat_server import ChatServer
-from tests.tasks.chat.test_kill import CLIENT, ROOT, asks_for_nothing_again
+from tests.fakes.process import printed
+from tests.tasks.chat.test_kill import CLIENT, asks_for_nothing_again
 
 
 def test_memory_is_bounded_however_many_requests(tmp_path: Path) -> None:
@@ -17,10 +16,7 @@ def test_memory_is_bounded_however_many_requests(tmp_path: Path) -> None:
         " line.startswith('VmHWM'))\nprint(int(peak.split()[1]) // 1024)\n"
     )
     with ChatServer(reply=lambda body: "word " * 800, record=False) as server:
-        command = [sys.executable, "-c", script, server.url, str(tmp_path), "10000"]
-        done, peak = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True
-        ).stdout.split()
+        done, peak = printed(script, server.url, tmp_path, 10_000).split()
     assert done == "10000"
     assert int(peak) < 300
 

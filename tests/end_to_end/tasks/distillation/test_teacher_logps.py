@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tasks.contract.job import read_rows
-from tasks.models.loading import LoadedModel
 from tasks.stages import on_policy_distill
 from tests.fakes.scoring_server import ScoringServer
 from tests.tasks.distillation.test_teacher_logps import TABLE, serve, teacher  # noqa: F401
@@ -18,11 +17,8 @@ pytestmark = pytest.mark.usefixtures("one_layer")
 
 
 def test_training_with_an_endpoint_is_training_with_the_teacher(
-    serve: Callable[..., ScoringServer],
-    teacher: LoadedModel,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    serve, teacher, tmp_path, monkeypatch
+):
     """The same curves, but for the rounding of sums in another order."""
     server = serve()
     changes = {"steps": 4, "num_iterations": 2, "log_every": 1}

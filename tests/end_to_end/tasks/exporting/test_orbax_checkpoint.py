@@ -1,12 +1,10 @@
 """Tunix's own API loads an exported Orbax checkpoint, and has the model that was trained."""
 
-import json
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
-from flows.cli.main import main
 from tasks.exporting.orbax_checkpoint import CHECKPOINT, export_orbax
 from tasks.models.loading import LoadedModel
 from tests.flows.runs import synthetic_run
@@ -54,16 +52,14 @@ def test_tunix_loads_the_same_model(tmp_path: Path) -> None:
     assert spoken.EncodeAsIds("a b") == ours.tokenizer.encode("a b")
 
 
-def test_a_run_is_exported_by_the_command(tmp_path, monkeypatch, capsys):
+def test_a_run_is_exported_by_the_command(tmp_path, monkeypatch, lyceum):
     saved(tmp_path / "model", CONFIG)
     store, _ = synthetic_run.write_run(tmp_path / "store")
     monkeypatch.setattr(type(store), "local_dir", lambda *_: tmp_path / "model")
     to = tmp_path / "to"
-    command = ["export", "demo-1", "--to", str(to), "--store", store.uri, "--json", "--orbax"]
-    assert main([*command, "--adapters"]) == 2
-    assert "give one of them" in capsys.readouterr().err
-    assert main(command) == 0
-    told = json.loads(capsys.readouterr().out)
+    command = ["export", "demo-1", "--to", to, "--store", store.uri, "--json", "--orbax"]
+    assert "give one of them" in lyceum(*command, "--adapters", code=2).err
+    told = lyceum(*command).json
     assert (told["stage"], told["directory"]) == ("grpo", str(to))
     assert told["files"]["tokenizer.model"] == (to / "tokenizer.model").stat().st_size
     assert any(name.startswith("checkpoint/") for name in told["files"])

@@ -1,8 +1,7 @@
 """A program of bfloat16 weights is the same in every process, so that one finds what another has
 compiled."""
 
-import subprocess
-import sys
+from tests.fakes.process import printed
 
 PROGRAM = """
 from dataclasses import replace
@@ -20,15 +19,6 @@ with jax.set_mesh(make_mesh()):
 
 
 def test_a_program_does_not_depend_on_the_order_of_a_set() -> None:
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={"PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert "stablehlo.while" in printed[0]
-    assert printed[0] == printed[1]
+    first, second = (printed(PROGRAM, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert "stablehlo.while" in first
+    assert first == second

@@ -158,8 +158,6 @@ def test_the_devices_of_this_machine_are_compiled_for_by_their_own_compiler() ->
     ) as process:
 
         def ask(question: dict[str, Any]) -> dict[str, Any]:
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
             answer: dict[str, Any] = json.loads(process.stdout.readline())

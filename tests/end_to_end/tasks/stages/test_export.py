@@ -13,7 +13,6 @@ import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-from flows.cli.main import main
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Example, Trace, prompt_id
 from tasks.contract.job import write_jsonl
@@ -223,29 +222,19 @@ def test_without_torch_the_message_says_what_to_install(gemma3, tmp_path, monkey
 # The command
 
 
-def synthetic_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def run_with_a_model(root: Path) -> str:
     """A finished run whose trained stages hold a real model. Returns the store."""
-    from tests.flows.runs import synthetic_run
-
-    real = synthetic_run.write_training
-
-    def with_model(stage: Any, out: Path, text: str) -> dict[str, Any]:
-        weights, tokenizer = initialise(GEMMA3, 1), tiny_tokenizer()
-        save_model(LoadedModel("gemma3-tiny", GEMMA3, weights, tokenizer, make_mesh()), out)
-        return real(stage, out, text)
-
-    monkeypatch.setattr(synthetic_run, "write_training", with_model)
-    write_run(root / "store")
-    return str(root / "store")
+    weights = initialise(GEMMA3, 1)
+    loaded = LoadedModel("gemma3-tiny", GEMMA3, weights, tiny_tokenizer(), make_mesh())
+    store, _ = write_run(root / "store", trained=lambda stage, out: save_model(loaded, out))
+    return store.uri
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_command_exports_a_stage_with_its_lineage(tmp_path, monkeypatch, capsys) -> None:
-    store = synthetic_run(tmp_path, monkeypatch)
+def test_the_command_exports_a_stage_with_its_lineage(tmp_path, lyceum) -> None:
     out = tmp_path / "exports" / "model"
-    where = ["--to", str(out), "--store", store]
-    assert main(["export", "demo-1", "--stage", "simpo", *where, "--json"]) == 0
-    value = json.loads(capsys.readouterr().out)
+    where = ["--to", out, "--store", run_with_a_model(tmp_path)]
+    value = lyceum("export", "demo-1", "--stage", "simpo", *where, "--json").json
     assert (value["stage"], value["directory"]) == ("simpo", str(out))
     assert set(value["files"]) == {path.name for path in out.iterdir()}
     assert {"README.md", "reasoning_eval.png"} <= set(value["files"])
@@ -260,34 +249,33 @@ def test_the_command_exports_a_stage_with_its_lineage(tmp_path, monkeypatch, cap
     assert 'name = "demo"' in card
     assert [path.name for path in out.parent.iterdir()] == ["model"]
     # a directory that holds something is refused, and stays as it is
-    assert main(["export", "demo-1", *where]) == 2
-    assert "is not empty; give the name of a new directory" in capsys.readouterr().err
+    said = lyceum("export", "demo-1", *where, code=2).err
+    assert "is not empty; give the name of a new directory" in said
     assert set(value["files"]) == {path.name for path in out.iterdir()}
 
 
-def test_an_export_that_fails_leaves_nothing(tmp_path, monkeypatch, capsys):
-    store = synthetic_run(tmp_path, monkeypatch)
+def test_an_export_that_fails_leaves_nothing(tmp_path, monkeypatch, lyceum):
+    where = ["--to", tmp_path / "out", "--store", run_with_a_model(tmp_path)]
     monkeypatch.setattr("tasks.models.hf_tokenizer.CHAT_TEMPLATE", "{{ bos_token }}")
-    assert main(["export", "demo-1", "--to", str(tmp_path / "out"), "--store", store]) == 1
-    assert "the export is not the model that was trained" in capsys.readouterr().err
+    said = lyceum("export", "demo-1", *where, code=1).err
+    assert "the export is not the model that was trained" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-def test_bad_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store, out = str(tmp_path / "store"), str(tmp_path / "out")
-    write_run(tmp_path / "store")
+def test_bad_command_lines(tmp_path, lyceum):
+    out = tmp_path / "out"
+    store, _ = write_run(tmp_path / "store")
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     for arguments, expected in [
         (["demo-1"], "required: --to"),
         (["demo-2", "--to", out], "Valid: demo-1."),
-        (["demo-1", "--to", str(tmp_path / "file")], "is a file; give the name of a new directory"),
+        (["demo-1", "--to", tmp_path / "file"], "is a file; give the name of a new directory"),
         (["demo-1", "--to", out, "--stage", "distill"], "Stages with one: sft, simpo, grpo."),
         (["demo-1", "--to", out, "--dtype", "int8"], "invalid choice: 'int8'"),
-        (["demo-1", "--to", str(tmp_path / "file" / "out")], "cannot be written"),
+        (["demo-1", "--to", tmp_path / "file" / "out"], "cannot be written"),
     ]:
-        assert main(["export", *arguments, "--store", store]) == 2, arguments
-        assert expected in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+        assert expected in lyceum("export", *arguments, "--store", store.uri, code=2).err
+    assert not out.exists()
 
 
 @pytest.mark.usefixtures("quick")

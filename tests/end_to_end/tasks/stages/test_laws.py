@@ -123,7 +123,6 @@ def test_the_artifact_says_with_which_parameters_and_which_optimizer_it_ended(be
     last = Checkpoints(
         Workspace(bench.store, "key", "2"), seconds=1, log=logging.getLogger("lyceum")
     ).newest()
-    assert last is not None
     arrays: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "optimizer": {}}
     with last:
         for key in last.forms:
