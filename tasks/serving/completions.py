@@ -101,7 +101,7 @@ class Answer:
                 param="messages" if self._chat else "prompt",
                 code="context_length_exceeded",
             )
-        bounds = ((name, getattr(request, name, None)) for name in reversed(LIMITS))
+        bounds: list[Any] = [(one, getattr(request, one, None)) for one in reversed(LIMITS)]
         default = "max_tokens", request.DEFAULT_TOKENS or self._engine.response_length
         name, most = next((one for one in bounds if one[1]), default)
         if most > self._engine.response_length:
