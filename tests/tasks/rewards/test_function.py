@@ -110,6 +110,16 @@ def test_what_nobody_can_run_is_bad_input(tmp_path: Path, source: str, message: 
         scored(tmp_path, source)
 
 
+def test_nothing_of_it_runs_before_it_is_prepared(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    source = f"open({str(marker)!r}, 'w')\ndef reward_fn(**_): return [0, 0]"
+    table = {"name": "function", "path": "mine.py:reward_fn", "source": source}
+    parse_rewards([table], "rewards")
+    assert not marker.exists()
+    scored(tmp_path, source)
+    assert marker.exists()
+
+
 def test_a_path_is_a_file_and_a_function() -> None:
     for path in ("mine.py", "mine:f", "mine.py:", "a.py:b.c", "a:b.py:f"):
         with pytest.raises(InputError, match="path"):
