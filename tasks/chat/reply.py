@@ -93,8 +93,10 @@ def read_value(value: Any) -> Content:
     message, finish = choice.get("message"), choice.get("finish_reason")
     finish = finish if isinstance(finish, str) else ""
     content = partial(Content, finish_reason=finish, usage=usage)
-    if message is None and isinstance(choice.get("logprobs"), dict):
-        return content(json.dumps(choice["logprobs"]))
+    scored = choice.get("logprobs")
+    completion = isinstance(scored, dict) or value.get("object") == "text_completion"
+    if message is None and completion:
+        return content(json.dumps(scored))
     if not isinstance(message, dict):
         # Gemini leaves the message out where its filter took the answer.
         if finish == "content_filter":

@@ -190,7 +190,7 @@ def _read(reply: "Reply", tokens: list[int]) -> list[float] | str:
     """The log-probabilities of all tokens but the first, or in words why there are none."""
     if reply.problem is not None:
         return reply.detail or reply.problem
-    scored = json.loads(reply.text)
+    scored = json.loads(reply.text) or {}
     names, values = scored.get("tokens"), scored.get("token_logprobs")
     if not (isinstance(names, list) and isinstance(values, list)):
         return f"its logprobs have {sorted(scored)} instead of lists tokens and token_logprobs"

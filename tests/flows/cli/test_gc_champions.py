@@ -80,7 +80,7 @@ def test_a_run_that_was_dropped_while_it_was_promoted_is_not(yard, meanwhile, wh
     """While its model was verified, or between the last look for its record and its entry."""
     crown(yard, 1, "a")
     yard.store.remove(ENTRY)
-    meanwhile(champion, where, after=lambda _: yard.gc("--drop-run", "a", "--delete"))
+    meanwhile(champion, where, after=lambda *_: yard.gc("--drop-run", "a", "--delete"))
     with pytest.raises(InputError, match="run 'a' was dropped meanwhile"):
         promote_by_hand(yard.store, "a", "")
     assert champion.current(yard.store, "demo") is None
