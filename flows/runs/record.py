@@ -43,7 +43,8 @@ as the store does."""
 def new_run_id(recipe: str) -> str:
     """`quickstart-20261121-101500-ab12`: recipe, UTC, in which clocks that are changed keep the
     order, and four random characters against two starts in one second."""
-    return f"{recipe}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    now = time.gmtime(time.time())
+    return f"{recipe}-{time.strftime('%Y%m%d-%H%M%S', now)}-{secrets.token_hex(2)}"
 
 
 def run_folder(run_id: str) -> str:

@@ -25,7 +25,6 @@ from schemas.base import StageFailed, Stopped
 from tasks.running.watch import Watch
 from tests.fakes.process import until
 from tests.flows.lab import ROOT, SLOW, Lab, flip_a_byte
-from tests.flows.test_flow import again  # noqa: F401
 
 
 @pytest.fixture
