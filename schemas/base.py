@@ -9,10 +9,11 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 
 class InputError(ValueError):
@@ -147,48 +148,55 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 _MOST_CHOICES = 60
 
 
-def explain_validation(error: ValidationError, model: type[BaseModel], where: str) -> str:
+def explain_validation(
+    error: ValidationError, model: type[BaseModel], where: str, items: Sequence[str] = ()
+) -> str:
     """One line per problem of a pydantic ValidationError, in the words of the recipe's author.
 
     Args:
         error: what pydantic raised while validating `model`.
         model: the model; its fields are the valid keys that an unknown key is compared with.
         where: the place, e.g. `recipe quickstart.toml, stages.grpo.config`.
+        items: what people call the items of a list that the model has, e.g. its stages.
     """
-    lines = []
-    problems = error.errors()
-    for problem in problems:
-        place = problem["loc"]
-        # pydantic's [key], and tags of unions, which are written <so>, are no keys of a recipe
-        path = ".".join(part for part in map(str, place) if part[:1] not in ("[", "<"))
-        below = [one for one in problems if one["loc"][: len(place)] == place]
-        if problem["type"] == "too_short" and below != [problem]:
-            continue  # pydantic counts valid items alone: one that is wrong was reported
-        if problem["type"] == "extra_forbidden":
-            valid = _fields_at(model, problem["loc"][:-1])
-            lines.append(f"{where}: unknown key {path!r}.{nearest(str(problem['loc'][-1]), valid)}")
-        elif problem["type"] == "missing":
-            lines.append(f"{where}: required key {path!r} is missing; add it.")
-        else:
-            said = problem_text(problem).removesuffix(".")
-            if problem["type"] in ("model_type", "dict_type"):
-                fields = ", ".join(_fields_at(model, place))
-                said = f"give a table, {{ key = value }}{fields and f', with {fields}'}"
-            elif problem["type"] in ("list_type", "tuple_type"):
-                said = "give a list in [ ]; one of tables may have [[ ]] around its name instead"
-            value = f"{path or 'value'} = {problem['input']!r} is not valid: "
-            if problem["type"] == "value_error" and isinstance(problem["input"], dict):
-                value = f"{path}: " if path else ""  # a check of ours says what in it is wrong
-            lines.append(f"{where}: {value}{said}.")
-    if len(lines) > _MOST_PROBLEMS:
-        lines = [
-            *lines[:_MOST_PROBLEMS],
-            f"{where}: and {len(lines) - _MOST_PROBLEMS} more problems.",
-        ]
+    found = error.errors()
+    # pydantic counts valid items alone: one that is wrong was reported
+    problems = [one for one in found if one["type"] != "too_short" or _below(one, found) == [one]]
+    lines = [_line(problem, model, where, items) for problem in problems[:_MOST_PROBLEMS]]
+    if more := len(problems) - len(lines):
+        lines.append(f"{where}: and {more} more problems.")
     return "\n".join(lines)
 
 
 _MOST_PROBLEMS = 8
+
+
+def _below(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    place = problem["loc"]
+    return [one for one in problems if one["loc"][: len(place)] == place]
+
+
+def _line(problem: ErrorDetails, model: type[BaseModel], where: str, items: Sequence[str]) -> str:
+    place, parts = problem["loc"], list(map(str, problem["loc"]))
+    if items and len(place) > 1 and isinstance(place[1], int):
+        parts[1] = items[place[1]]
+    # pydantic's [key], and tags of unions, which are written <so>, are no keys of a recipe
+    path = ".".join(part for part in parts if part[:1] not in ("[", "<"))
+    if problem["type"] == "extra_forbidden":
+        valid = _fields_at(model, place[:-1])
+        return f"{where}: unknown key {path!r}.{nearest(str(place[-1]), valid)}"
+    if problem["type"] == "missing":
+        return f"{where}: required key {path!r} is missing; add it."
+    said = problem_text(problem).removesuffix(".")
+    if problem["type"] in ("model_type", "dict_type"):
+        fields = ", ".join(_fields_at(model, place))
+        said = f"give a table, {{ key = value }}{fields and f', with {fields}'}"
+    elif problem["type"] in ("list_type", "tuple_type"):
+        said = "give a list in [ ]; one of tables may have [[ ]] around its name instead"
+    value = f"{path or 'value'} = {problem['input']!r} is not valid: "
+    if problem["type"] == "value_error" and isinstance(problem["input"], dict):
+        value = f"{path}: " if path else ""  # a check of ours says what in it is wrong
+    return f"{where}: {value}{said}."
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:

@@ -262,7 +262,8 @@ def recipe_from_table(table: dict[str, Any], where: str) -> Recipe:
     try:
         return Recipe.parse({**whole, "stages": listed})
     except ValidationError as error:
-        raise InputError(_explain(error, where, listed)) from error
+        said = explain_validation(error, _RecipeFile, f"recipe {where}", [*whole["stages"]])
+        raise InputError(said) from error
 
 
 def with_defaults(table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -304,12 +305,6 @@ def _merged(default: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
         if isinstance(default[key], dict) and isinstance(own[key], dict):
             merged[key] = _merged(default[key], own[key])
     return merged
-
-
-def _explain(error: ValidationError, where: str, stages: list[dict[str, Any]]) -> str:
-    """Recipe problems with stages named instead of numbered."""
-    text = explain_validation(error, _RecipeFile, f"recipe {where}")
-    return re.sub(r"stages\.(\d+)", lambda match: f"stages.{stages[int(match[1])]['name']}", text)
 
 
 class _RecipeFile(Recipe):
