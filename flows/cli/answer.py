@@ -1,10 +1,11 @@
 """The answer of a command of `lyceum`, and functions that commands share."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from infra.context import context
 from infra.store.store import Store
@@ -24,8 +25,18 @@ class Answer:
 
 
 def say(text: str) -> None:
-    """Print a message for people beside the answer."""
-    print(text, file=sys.stderr)  # noqa: T201
+    """Print a message for people beside the answer; where nobody takes it, nothing ends for it."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """Let what a stream holds, and is told from now on, go nowhere: its reader has gone, or its
+    disk is full, and Python would try again as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def store_of(options: argparse.Namespace) -> Store:

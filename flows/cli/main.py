@@ -17,15 +17,16 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from flows.cli import commands, model_commands
-from flows.cli.answer import Answer
+from flows.cli.answer import Answer, drop
 from flows.cli.options import options_by_name
 from infra.distribution import DISTRIBUTION, absent
 from infra.store.objects import Damaged
 from infra.visible import plain
 from schemas.base import DoesNotFit, InputError, StageFailed, Stopped, nearest
+from schemas.toml import require_utf_8
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,21 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(sys, name, io.StringIO())
     if isinstance(sys.stdout, io.TextIOWrapper):  # where text is Latin-1, models write more
         sys.stdout.reconfigure(errors="backslashreplace")
+    for name in ("COLUMNS", "LINES"):  # rich takes whatever `str.isdigit` does
+        if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get(name, "")):
+            os.environ.pop(name, None)
     try:
-        options, unknown = parser().parse_known_args(arguments)
-        if unknown:
-            raise InputError(_unknown(options.command, unknown[0]))
-        # somebody waits for the answer, and nothing is lost by giving up
-        if options.command not in (commands.init, commands.run, commands.rehearse, commands.serve):
-            os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
-        answer: Answer = options.command(options)
-        if options.json:
-            sys.stdout.write(json.dumps(answer.value, allow_nan=False) + "\n")
-        else:
-            from flows.cli.show import show
-
-            show(answer.shown)
-        return answer.code
+        try:
+            return _answer(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            _flush(sys.stdout)
     except InputError as error:
         return _fail(str(error), 2)
     except DoesNotFit as error:
@@ -80,7 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Stopped, KeyboardInterrupt):
         return _fail("stopped; run the same command again to continue", 130)
     except BrokenPipeError:  # `lyceum runs | head`: whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (
         OSError,
@@ -89,10 +82,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error) or "this machine's memory is used up", 1)
 
 
+def _answer(arguments: Sequence[str]) -> int:
+    """Run a command and print its answer; returns the exit code. Raises what the command raises."""
+    for word in arguments:
+        require_utf_8(word, "an argument")
+    options, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        raise InputError(_unknown(options.command, unknown[0]))
+    # somebody waits for the answer, and nothing is lost by giving up
+    if options.command not in (commands.init, commands.run, commands.rehearse, commands.serve):
+        os.environ.setdefault("LYCEUM_STORE_SECONDS", "30")
+    answer: Answer = options.command(options)
+    if options.json:
+        sys.stdout.write(json.dumps(answer.value, allow_nan=False) + "\n")
+    else:
+        from flows.cli.show import show
+
+        show(answer.shown)
+    return answer.code
+
+
+def _flush(stream: TextIO) -> None:
+    """Write what is left in a stream. Raises OSError: nobody takes it."""
+    try:
+        stream.flush()
+    except OSError:
+        drop(stream)
+        raise
+
+
 def _fail(message: str, code: int) -> int:
     with suppress(OSError):  # nobody reads it, or the disk is full
-        sys.stderr.write(f"lyceum: {plain(message)}\n")
-        sys.stderr.flush()
+        try:
+            sys.stderr.write(f"lyceum: {plain(message)}\n")
+        finally:
+            _flush(sys.stderr)
     return code
 
 

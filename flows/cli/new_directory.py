@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from infra.store.location import given_path
 from schemas.base import InputError
-from schemas.toml import require_utf_8
 
 
 def require_new(to: Path) -> Path:
@@ -18,9 +17,8 @@ def require_new(to: Path) -> Path:
 
     Raises:
         InputError: a file is there, or a directory that holds something, its parent cannot be
-            written, or the name is no text.
+            written.
     """
-    require_utf_8(str(to), "--to")
     to = given_path(to, "--to")
     try:
         if to.exists() and not (to.is_dir() and not any(to.iterdir())):
@@ -55,7 +53,9 @@ def new_directory(to: Path) -> Iterator[Path]:
         yield partial
         partial.rename(to)
     except OSError as error:
-        if error.errno is None:  # not the system's: a library's or the store's
+        place = Path(error.filename or partial)
+        here = partial.is_relative_to(place) or place.is_relative_to(partial)
+        if error.errno is None or not here:  # a library's or the store's
             raise
         raise InputError(
             f"{to} cannot be written: {error.strerror or error}. Choose another place."

@@ -96,9 +96,10 @@ _FORMS: ui.Forms[None] = {
 
 
 def _console() -> Console:
-    """Standard output as it is now (tests and pipes replace it)."""
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Console(file=sys.stdout, width=width, highlight=False)
+    """Standard output as it is now (tests and pipes replace it), wide enough for any column."""
+    console = Console(file=sys.stdout, highlight=False)
+    console.width = max(console.width, PARAGRAPH_WIDTH) if sys.stdout.isatty() else PLAIN_WIDTH
+    return console
 
 
 def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterator[Block]:
@@ -248,9 +249,8 @@ def garbage(garbage: dict[str, Any]) -> Iterator[Block]:
         yield f"{found} Nothing was removed; --delete removes it."
         return
     yield f"{size(garbage['deleted_bytes'])} were removed from {store}."
-    for item in garbage["items"]:
-        if not item["deleted"]:
-            yield f"{item['name']} stays: it is in use by now."
+    kept = (item["name"] for item in garbage["items"] if not item["deleted"])
+    yield from (f"{name} stays: it is in use by now." for name in kept)
 
 
 def machines(machines: dict[str, Any]) -> Iterator[Block]:

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from flows.cli.answer import drop
 from flows.runs.forecast import Forecast
 from flows.runs.wording import duration
 from infra.visible import plain
@@ -28,6 +29,13 @@ LINE_SECONDS = 10.0
 """Without a terminal, a running stage prints at most one line in this time."""
 
 _MARK = {"cached": "=", "ran": "+", "failed": "!", "skipped": "-", "stopped": "-"}
+
+
+class _View(Console):
+    """Standard error. Where nobody reads what a run says, it goes on."""
+
+    def on_broken_pipe(self) -> None:
+        drop(sys.stderr)
 
 
 class Terminal:
@@ -46,7 +54,7 @@ class Terminal:
         # notebooks set FORCE_COLOR: the bars of nine hours would be a line for each of their moves
         forced = None if sys.stderr.isatty() else False
         ours = above.console if above else console
-        self.console: Console = ours or Console(stderr=True, force_terminal=forced)
+        self.console: Console = ours or _View(stderr=True, force_terminal=forced)
         self._label = f"{label} " if label else ""
         self.latest: RunRecord | None = None
         self.forecast: Forecast | None = None
@@ -87,7 +95,10 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """One line of plain text."""
-        self.console.print(Text(plain(text)), soft_wrap=True)
+        try:
+            self.console.print(Text(plain(text)), soft_wrap=True)
+        except OSError:  # a full disk
+            drop(sys.stderr)
 
     def say_of(self, stage: str, text: str) -> None:
         """One line about a stage."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import show
+from flows.cli import answer, show
 from flows.cli.main import COMMANDS, GROUPS, main
 from flows.cli.terminal import Terminal
 from flows.recipe.resolve import resolve, resolve_table
@@ -103,10 +103,12 @@ def test_runs_lists_records_oldest_first(tiny_recipe, tmp_path, lyceum, monkeypa
 
     long = "tiny-20261123-212111-b7af"
     write_run(tmp_path, tiny_recipe, long, started=30.0)
-    monkeypatch.setattr(show, "PLAIN_WIDTH", 80)
-    lines = lyceum("runs", *place).out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any(long in line for line in lines)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for columns in ("80", "20"):  # of fewer than 80 the terminal wraps the lines
+        monkeypatch.setenv("COLUMNS", columns)
+        lines = re.sub(r"\x1b\[\d*m", "", lyceum("runs", *place).out).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any(long in line and "failed" in line for line in lines)
 
 
 def test_a_report_of_a_store_that_may_only_be_read_goes_elsewhere(
@@ -139,6 +141,29 @@ def test_what_a_terminal_cannot_show_is_spelled_out(monkeypatch):
     assert sys.stdout.buffer.getvalue() == b"3 \\u2192 5\n"
 
 
+@pytest.mark.parametrize("command", [["runs", "--json"], ["runs", "--help"]])
+def test_an_answer_that_a_full_disk_does_not_take_is_told(command, tmp_path, monkeypatch, capsys):
+    """At once, and not by Python as it ends."""
+    monkeypatch.setenv("LYCEUM_STORE", str(tmp_path / "store"))
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(command) == 1
+    assert capsys.readouterr().err == "lyceum: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize("lost", ["reader", "disk"])
+def test_a_run_whose_messages_nobody_takes_goes_on(lost, monkeypatch, capsys):
+    """rich would end the process, and let its answer go nowhere."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing if lost == "reader" else "/dev/full", "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        for tell in (Terminal().say, answer.say, Terminal().say):
+            tell("the deadline is near")
+    print("the answer")  # noqa: T201
+    assert capsys.readouterr().out == "the answer\n"
+
+
 def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, lyceum):
     gone = ArtifactRef(kind="sft", key="k", digest="d")
     trained = StageRecord(name="tune", kind="sft", key="k", status="ran", artifact=gone)
@@ -149,7 +174,6 @@ def test_ask_needs_a_stage_that_left_a_model(tiny_recipe, tmp_path, lyceum):
         (["tiny-b", "Why?", "--stage", "rebalance"], "Stages with one: tune."),
         (["tiny-b", "Why?"], "model of stage 'tune' is no longer in the store; `lyceum run`"),
         (["tiny-b", " "], "the question is empty"),
-        (["tiny-a", "caf\udce9"], r"the question: 'caf\udce9' is not valid UTF-8 text."),
     ]:
         assert expected in lyceum("ask", *arguments, "--store", tmp_path / "store", code=2).err
 
@@ -191,7 +215,8 @@ def test_doctor_shows_what_is_wrong_first_and_packages_in_one_line(tmp_path, lyc
 
 def test_what_a_notebook_sets_for_itself_is_not_ours(capsys, monkeypatch):
     """Its kernel's environment names a backend of matplotlib that is installed beside it, and calls
-    everything a terminal."""
+    everything a terminal. A width that is none is no width."""
+    monkeypatch.setenv("COLUMNS", "\N{SUPERSCRIPT TWO}")
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert main(["recipes"]) == 0
