@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from flows.cli.answer import say
 from flows.recipe.trained import trained_stage
 from infra.context import context
 from infra.process import worker_environment
@@ -14,6 +15,7 @@ from schemas.base import InputError
 from schemas.examples import parse_any
 from schemas.reports import RunRecord
 from schemas.toml import require_utf_8
+from tasks.models.model_source import window
 
 RESPONSE_LENGTH = 1024
 """The most tokens of an answer."""
@@ -39,7 +41,9 @@ class Conversation:
 
         self.about = {"run_id": record.run_id, "stage": chosen.name}
         self.turns: tuple[tuple[str, str], ...] = ()
-        self._loaded = load_model(store.local_dir(manifest))
+        directory = store.local_dir(manifest)
+        self._window = window(str(directory))
+        self._loaded = load_model(directory)
         self._streamer = Streamer(self._loaded, response_length=RESPONSE_LENGTH)
 
     def ask(self, question: str, tell: Tell | None = None) -> dict[str, Any]:
@@ -48,10 +52,19 @@ class Conversation:
         Args:
             tell: called with each piece of the answer's text as it is decoded. With it, Ctrl-C ends
                 the answer and `stopped` is true; without it, KeyboardInterrupt goes through.
+
+        Raises InputError: with what was said before it is longer than the model was made for.
         """
+        from tasks.data.tokens import prompt_tokens
         from tasks.sampling.streaming import pieces
 
         tokenizer = self._loaded.tokenizer
+        length = len(prompt_tokens(tokenizer, question, self.turns))
+        if self._window and length > self._window:
+            raise InputError(
+                f"the question, with what was said before it, has {length} tokens, and the model"
+                f" was made for texts of at most {self._window}; ask less, or begin a new dialogue."
+            )
         tokens: list[int] = []
         stopped = False
 
@@ -88,12 +101,11 @@ def answer(
     """The answer to one question; see `Conversation`.
 
     Raises:
-        InputError: the question is empty or no text, the run has no such model, or its artifact is
-            gone or damaged.
+        InputError: the question is empty, the run has no such model, or its artifact is gone or
+            damaged.
     """
     if not question.strip():
         raise InputError("the question is empty; ask something, in quotes.")
-    require_utf_8(question, "the question")
     conversation = Conversation(store, record, stage)
     return conversation.about | conversation.ask(question, tell)
 
@@ -147,7 +159,10 @@ def _questions(people: bool) -> Iterator[str]:
     while True:
         try:
             if line := input("> ").strip():
+                require_utf_8(line, "the question")
                 yield line
+        except (InputError, UnicodeDecodeError):  # as a backspace leaves half of a character
+            say("That is not valid UTF-8 text; type it again.")
         except KeyboardInterrupt:
             sys.stdout.write("\n")
         except EOFError:

@@ -62,7 +62,10 @@ class Asking:
         while True:
             sys.stderr.write(f"{question}{known}: ")
             sys.stderr.flush()
-            line = self.read()
+            try:
+                line = self.read()
+            except UnicodeDecodeError:  # a backspace leaves half of a character
+                continue
             if not line:
                 raise Stopped
             if line.strip() or proposal is not None:
@@ -145,6 +148,8 @@ def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], i
         raise InputError(f"--data {path} cannot be read: {error.strerror or error}.") from error
     if not rows:
         raise InputError(f"--data {path} holds no rows that can be read{''.join(why[:1])}.")
+    if count == 1:
+        raise InputError(f"--data {path} holds one row: too few to learn from one and ask another.")
     return rows, count
 
 
@@ -167,6 +172,8 @@ def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any
         value = asking.get(part, f"{question}; columns: {', '.join(names)}", shown)
         if value == NONE and part == "reasoning":
             continue
+        if twice := [name for name, column in found.items() if column == value]:
+            raise InputError(f"--{part} {value}: that is the {twice[0]}; name another column.")
         if value == shown and not isinstance(proposal, str):
             found[part] = proposal
         elif all(lookup(row, value) is None for row in rows):

@@ -3,18 +3,18 @@
 import io
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
 from flows.cli.ask import Conversation, _questions, answer, dialogue
-from infra.store.store import Store, open_store
+from infra.store.store import Store
 from infra.visible import plain
-from schemas.artifact import Manifest
-from schemas.base import InputError, digest
-from schemas.recipe import Recipe, StageSpec
-from schemas.reports import RunRecord, StageRecord
+from schemas.base import InputError
+from schemas.recipe import StageSpec
+from schemas.reports import RunRecord
 from tasks.devices.hosts import make_mesh
 from tasks.models.decoder import SIZES
 from tasks.models.loading import LoadedModel, save_model
@@ -22,34 +22,26 @@ from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
 from tasks.sampling.sampler import Sampler
 from tasks.sampling.slots import Request, SlotSampler
+from tests.flows.runs.synthetic_run import write_run
 
 QUESTION = "Which day comes after Monday?"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, RunRecord, LoadedModel]:
-    """A run with two trained stages: the store, its record, and the model of the second."""
-    root = tmp_path_factory.mktemp("ask")
-    store = open_store(root / "store")
-    config = replace(SIZES["gemma3-tiny"], num_layers=1)
-    records = []
-    for seed, name in enumerate(("first", "second")):
+    """A run whose trained stages have models of their own: the store, its record, and the model of
+    the last."""
+    config, made = replace(SIZES["gemma3-tiny"], num_layers=1), list[LoadedModel]()
+
+    def trained(stage: StageSpec, out: Path) -> None:
+        seed = len(made)
         model = initialise(config, seed)
         model.final_norm.set_value(3 * jax.random.normal(jax.random.key(seed), (config.embed_dim,)))
-        loaded = LoadedModel("gemma3-tiny", config, model, tiny_tokenizer(), make_mesh())
-        (root / name).mkdir()
-        save_model(loaded, root / name)
-        fixed = {"kind": "sft", "version": 1, "config": {}, "inputs": {}, "files": ()}
-        draft = Manifest(key=digest(name), attempt="0", **fixed)
-        ref = store.commit(draft, root / name).ref()
-        records.append(StageRecord(name=name, kind="sft", key=ref.key, status="ran", artifact=ref))
-    specs = tuple(StageSpec(name=record.name, kind="sft") for record in records)
-    recipe = Recipe(name="demo", model="gemma3-tiny", seed=0, stages=specs)
-    ended = {"status": "succeeded", "started": 1.0, "finished": 2.0, "stages": tuple(records)}
-    where = {"run_id": "demo-1", "target": "local", "store": store.uri}
-    record = RunRecord(recipe=recipe, **where, **ended)
-    store.write_json("runs/demo-1/run.json", record)
-    return store, record, loaded
+        made.append(LoadedModel("gemma3-tiny", config, model, tiny_tokenizer(), make_mesh()))
+        save_model(made[-1], out)
+
+    store, record = write_run(tmp_path_factory.mktemp("ask") / "store", trained=trained)
+    return store, record, made[-1]
 
 
 @pytest.fixture
@@ -64,11 +56,11 @@ def test_the_answer_is_the_samplers_and_comes_in_pieces(run, short):
     value = answer(store, record, QUESTION, None, told.append)
     sampler = Sampler(loaded, batch_size=1, prompt_length=64, response_length=short)
     [expected] = sampler.generate([QUESTION])
-    assert (value["stage"], value["completion"]) == ("second", expected.text)
+    assert (value["stage"], value["completion"]) == ("grpo", expected.text)
     assert (value["terminated"], value["stopped"]) == (False, False)
     assert "".join(told) == expected.text
     assert len(told) > short // 4
-    assert answer(store, record, QUESTION, "first")["completion"] != expected.text
+    assert answer(store, record, QUESTION, "sft")["completion"] != expected.text
 
 
 @pytest.mark.usefixtures("short")
@@ -98,6 +90,12 @@ def test_whoever_stops_it_keeps_what_was_said(run, capsys):
     assert not value["terminated"]
 
 
+def test_a_question_longer_than_the_model_was_made_for_is_refused(run, lyceum):
+    """Its memory would not do, or its answer would be noise."""
+    asked = lyceum("ask", "demo-1", "why " * 40_000, "--store", run[0].uri, code=2).err
+    assert "tokens, and the model was made for texts of at most 32768; ask less" in asked
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -112,7 +110,7 @@ def test_a_dialogue_shows_the_model_what_was_said_before(run, short, monkeypatch
     value = dialogue(store, record, None, told.append)
     first, second = value["answers"]
     asked = (value["stage"], first["question"], second["question"])
-    assert asked == ("second", QUESTION, "And then?")
+    assert asked == ("grpo", QUESTION, "And then?")
     slots = SlotSampler(loaded, batch_size=2, prompt_length=256, response_length=short)
     turns = ((QUESTION, first["completion"]),)
     behind, alone = slots.generate([Request("And then?", 0, turns=turns), Request("And then?", 0)])
@@ -124,7 +122,8 @@ def test_a_dialogue_shows_the_model_what_was_said_before(run, short, monkeypatch
 def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(run, monkeypatch, lyceum):
     """Ctrl-C at the prompt forgets the line, in an answer ends the answer; Ctrl-D ends the
     dialogue, with exit code 0."""
-    typed: list[str | type[BaseException]] = [KeyboardInterrupt, QUESTION, "Go on.", EOFError]
+    typed: list[str | type[BaseException]] = [KeyboardInterrupt, "caf\udce9", QUESTION, "Go on."]
+    typed += [EOFError]
 
     def typing(prompt: str) -> str:
         assert prompt == "> "
@@ -151,7 +150,9 @@ def test_a_dialogue_at_a_terminal_ends_at_its_end_and_an_answer_at_ctrl_c(run, m
     monkeypatch.setattr(Conversation, "ask", interrupted)
     monkeypatch.setattr("builtins.input", typing)
     monkeypatch.setattr("sys.stdin", _Terminal())
-    assert "Ctrl-D the dialogue" in lyceum("ask", "demo-1", "--store", run[0].uri).err
+    said = lyceum("ask", "demo-1", "--store", run[0].uri).err
+    assert "Ctrl-D the dialogue" in said
+    assert said.endswith("That is not valid UTF-8 text; type it again.\n")
     assert stopped == [(True, True), (False, True)]
     assert typed == []
 

@@ -162,6 +162,18 @@ def test_a_person_is_asked_what_no_option_says_and_an_empty_line_takes_the_propo
     assert "[why]" in asked
 
 
+def test_half_a_character_is_asked_for_again(tmp_path: Path) -> None:
+    answers = iter([UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "end"), f"{tmp_path}/none.csv"])
+
+    def read() -> str:
+        if isinstance(said := next(answers), str):
+            return said
+        raise said
+
+    with pytest.raises(InputError, match=r"none\.csv is not there"):
+        draft_recipe(tmp_path / "mine.toml", Asking({}, read))
+
+
 def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         draft_recipe(tmp_path / "mine.toml", person([f"{rows(tmp_path, *WORKED)}\n"]))
@@ -185,18 +197,23 @@ def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
         ({"target": "v5e-9"}, "unknown target 'v5e-9'"),
         ({"usd": "-1"}, "--usd -1: give an amount in US dollars"),
         ({"model": "gema3-1b"}, "gema3-1b"),
-        ({"answer": "question", "check": "numeric", "reasoning": "id"}, "rows cannot be used so;"),
+        ({"answer": "why", "check": "numeric", "reasoning": "id"}, "rows cannot be used so;"),
+        ({"answer": "question"}, "--answer question: that is the prompt; name another column."),
         ({"reasoning": "-", "check": "none"}, "without a column of reasoning"),
+        *(({"to": to}, "give a file such as mine.toml") for to in ("Mine.toml", "mine", "1.toml")),
+        ({"to": "mine.csv"}, "give a file such as mine.toml"),
+        ({"to": "recipes/mine.toml", "data": None}, "recipes; make it first"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(given, why, tmp_path):
     words = [{**one, "question": "Why?", "id": ""} for one in WORKED]
-    data = {"data": str(rows(tmp_path, *words))}
+    all_given = {"data": str(rows(tmp_path, *words)), "to": "mine.toml", **given}
+    to = tmp_path / all_given.pop("to")
     with pytest.raises(InputError) as error:
-        draft_recipe(tmp_path / "mine.toml", told(**data | given))
+        draft_recipe(to, told(**all_given))
     assert why in str(error.value)
     assert "\n" not in str(error.value)
-    assert not (tmp_path / "mine.toml").exists()
+    assert not to.exists()
 
 
 @pytest.mark.parametrize(
@@ -205,6 +222,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(given, why, tmp_path):
         (b"question,answer\ncaf\xe9?,1\n", "line 2: a byte of this row is not UTF-8."),
         (b"question,answer\none?,1,2\n", "line 2: 3 fields, the header has 2."),
         (b"question,answer\n", "holds no rows that can be read."),
+        (b"question,answer\none?,1\n", "holds one row: too few"),
         ("question,answer\none?,1\n".encode("utf-16"), "line 1: a byte of the header is not UTF-8"),
     ],
 )
@@ -222,17 +240,6 @@ def test_a_file_whose_name_is_no_utf_8_is_refused_and_nothing_is_written(tmp_pat
     with pytest.raises(InputError, match=r"mine\\udcff.jsonl.* is not valid UTF-8 text"):
         draft_recipe(tmp_path / "mine.toml", told(data=str(file)))
     assert not (tmp_path / "mine.toml").exists()
-
-
-@pytest.mark.parametrize("name", ["Mine.toml", "mine", "mine.csv", "1.toml"])
-def test_a_name_that_is_no_recipes_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"give a file such as mine\.toml"):
-        draft_recipe(tmp_path / name, told(data=str(rows(tmp_path, *WORKED))))
-
-
-def test_a_directory_that_is_not_there_is_told_before_anything_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no directory .*recipes; make it first"):
-        draft_recipe(tmp_path / "recipes" / "mine.toml", told())
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path, lyceum):
