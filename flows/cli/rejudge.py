@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from flows.recipe.trained import finished_stage, sound_artifact
 from flows.report import blocks as ui
@@ -23,7 +23,7 @@ from flows.report.html import page, write_page
 from flows.runs.record import run_folder
 from infra.store.answers import Answers
 from infra.store.store import Store
-from schemas.base import InputError, StrictModel, digest, explain_validation
+from schemas.base import InputError, StrictModel, digest, explain_validation, problem_text
 from schemas.examples import Prompt
 from schemas.ledger import LedgerRow
 from schemas.reports import RunRecord
@@ -55,7 +55,7 @@ class Wanted(StrictModel):
         rewards: as in a recipe; these are all rewards, not additions.
     """
 
-    rewards: tuple[dict[str, Any], ...]
+    rewards: tuple[dict[str, Any], ...] = Field(min_length=1)
     rubrics: str | None = None
 
 
@@ -87,9 +87,20 @@ def rejudge_run(
         for name, ref in manifest.inputs.items()
         if name != "policy"
     }
-    config = stage_kind("grpo").config.parse(manifest.config)
-    asked = read_jsonl(inputs["prompts"] / "prompts.jsonl", Prompt)
-    own = read_jsonl(inputs["rubrics"] / "rubrics.jsonl", Rubric) if "rubrics" in inputs else []
+    ledger_file = store.local_dir(manifest, {LEDGER}) / LEDGER
+    try:
+        config = stage_kind("grpo").config.parse(manifest.config)
+        asked = read_jsonl(inputs["prompts"] / "prompts.jsonl", Prompt)
+        own = read_jsonl(inputs["rubrics"] / "rubrics.jsonl", Rubric) if "rubrics" in inputs else []
+        with gzip.open(ledger_file, "rt", encoding="utf-8") as lines:
+            rows = [LedgerRow.model_validate_json(line) for line in lines]
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        place = ".".join(map(str, wrong["loc"]))
+        raise InputError(
+            f"another version of Lyceum made stage {chosen.name!r} ({place}: {problem_text(wrong)})"
+            "; `lyceum run` with the same recipe makes it by this one."
+        ) from error
     with tempfile.TemporaryDirectory() as scratch:
         given = None
         if wanted.rubrics is not None:
@@ -104,9 +115,6 @@ def rejudge_run(
         resources = Resources(inputs, answers, mine, config.response_length, devices)
         prompts = {prompt.id: prompt for prompt in asked}
         about = Stage(config, manifest.dependencies, prompts, _criteria(own))
-        ledger_file = store.local_dir(manifest, {LEDGER}) / LEDGER
-        with gzip.open(ledger_file, "rt", encoding="utf-8") as lines:
-            rows = [LedgerRow.model_validate_json(line) for line in lines]
         criteria = None if given is None else _criteria(given)
         found = rejudge(
             about, rows, wanted.rewards, resources, criteria, usd=usd, progress=progress
@@ -188,6 +196,8 @@ def _criteria(rubrics: Sequence[Rubric]) -> dict[str, Any]:
 
 def _given_rubrics(path: Path) -> list[Rubric]:
     place, found = str(path), []
+    if not os.path.isfile(path):  # a pipe would wait for ever
+        raise InputError(f"rubrics: cannot read {path}: there is no such file.")
     try:
         with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, 1):
@@ -198,6 +208,8 @@ def _given_rubrics(path: Path) -> list[Rubric]:
         raise InputError(f"rubrics: cannot read {path}: {error}.") from error
     except ValidationError as error:
         raise InputError(explain_validation(error, Rubric, place)) from error
+    if not found:
+        raise InputError(f"rubrics: {path} holds none; leave `rubrics` out for the run's own.")
     return found
 
 

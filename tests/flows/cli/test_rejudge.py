@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
 from tests.fakes.chat_server import ChatServer
 from tests.fakes.judges import QUESTION
+from tests.flows.runs import synthetic_run
 from tests.tasks.reinforcement.test_rejudge import PROMPTS, RUBRIC, rows, stage
 
 
@@ -144,11 +146,24 @@ def test_new_weights_need_no_judge_at_all(monkeypatch, command):
         ("rubric = 1\nrewards = []\n", "unknown key 'rubric'"),
         ("rubrics = 'gone.jsonl'\n[[rewards]]\nname = 'format'\n", "cannot read"),
         ("rubrics = 'bad.jsonl'\n[[rewards]]\nname = 'format'\n", "bad.jsonl, line 2: "),
+        ("rubrics = 'none.jsonl'\n[[rewards]]\nname = 'format'\n", "none.jsonl holds none; leave"),
+        ("rubrics = 'pipe'\n[[rewards]]\nname = 'format'\n", "there is no such file"),
+        ("rewards = []\n", "rewards = [] is not valid: give at least 1 item"),
     ],
 )
 def test_a_file_that_is_wrong_is_bad_input(command, tmp_path, text, message):
     (tmp_path / "bad.jsonl").write_text("\n{}\n", encoding="utf-8-sig")
+    (tmp_path / "none.jsonl").touch()
+    os.mkfifo(tmp_path / "pipe")
     assert message in command(text, code=2).err
+
+
+def test_a_stage_of_another_version_is_told_so(tmp_path: Path, lyceum: Any) -> None:
+    """Its config has not what this version's has."""
+    (tmp_path / "wanted.toml").write_text("[[rewards]]\nname = 'format'\n", encoding="utf-8")
+    place = "--store", synthetic_run.write_run(tmp_path / "store")[0].uri
+    said = lyceum("rejudge", "demo-1", "--rubric", tmp_path / "wanted.toml", *place, code=2).err
+    assert "another version of Lyceum made stage 'grpo' (batch_size: Field required)" in said
 
 
 def test_a_run_without_such_a_stage_is_told_so(command):
