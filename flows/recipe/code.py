@@ -70,7 +70,8 @@ def require_consent(
         InputError: a stage runs a file that nobody named, or a named file is none that a stage
             runs.
     """
-    unused = {file.resolve(): file for file in allowed or ()}
+    unused = {_real(file): file for file in allowed or ()}
+    named = [*unused]
     for stage, config in configs.items():
         for _, _, table in _tables(config):
             code = _read(table["path"], folders, f"stages.{stage}")
@@ -81,7 +82,7 @@ def require_consent(
                     f" `lyceum run --code {name}` on a command line does that: no deployment, no"
                     " schedule."
                 )
-            if code.file not in {file.resolve() for file in allowed}:
+            if code.file not in named:
                 digest = hashlib.sha256(code.source.encode()).hexdigest()[:12]
                 typed = shlex.quote(os.path.relpath(code.file))
                 raise InputError(
@@ -95,7 +96,7 @@ def require_consent(
         raise InputError(
             f'--code {file}: no stage runs it; a reward or metric does that names it, path = "'
             f'{file.name}:FUNCTION".'
-            if file.is_file()
+            if os.path.isfile(file)
             else f"--code {file}: there is no such file."
         )
 
@@ -113,6 +114,11 @@ def _tables(config: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, 
                 yield field, number, table
 
 
+def _real(path: Path) -> Path:
+    """Where links lead. `Path.resolve` raises RuntimeError of one that leads to itself."""
+    return Path(os.path.realpath(path))
+
+
 def _read(path: str, folders: Sequence[Path], where: str) -> Code:
     name, _, _ = path.rpartition(":")
     pure = PurePosixPath(name)
@@ -122,10 +128,10 @@ def _read(path: str, folders: Sequence[Path], where: str) -> Code:
             " stays beside the recipe or below --data."
         )
     for folder in folders:
-        file = (folder / name).resolve()
-        if not file.is_file():
+        file = _real(folder / name)
+        if not os.path.isfile(file):
             continue
-        if not file.is_relative_to(folder.resolve()):
+        if not file.is_relative_to(_real(folder)):
             raise InputError(
                 f"{where}: {name} is a link that leads out of {folder}; copy the file."
             )

@@ -131,7 +131,7 @@ def _assign(here: Any, parts: list[str], value: Any, override: str) -> None:
     for depth, part in enumerate(parts):
         above, place = ".".join(parts[:depth]), cast(Any, part)
         if isinstance(here, list):
-            if not part.isdecimal() or int(part) >= len(here):
+            if part not in map(str, range(len(here))):
                 raise InputError(
                     f"--set {override!r}: {above} is a list of {len(here)}; {part!r} is not an"
                     f" index below {len(here)}."

@@ -7,6 +7,7 @@ makes one from the same signature.
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,7 +80,9 @@ def recipe_choices(recipes: Path | None) -> list[dict[str, Any]]:
     """
     choices = [{"type": "string", "title": "Comes with Lyceum", "enum": shipped_names()}]
     if recipes is not None:
-        files = sorted(str(path) for path in given_path(recipes, "--recipes").glob("*.toml"))
+        directory, files = given_path(recipes, "--recipes"), list[str]()
+        with suppress(OSError):  # a name that no system takes
+            files = sorted(map(str, directory.glob("*.toml")))
         if not files:
             raise InputError(f"--recipes {recipes} is not a directory with recipes (*.toml) in it.")
         choices.append({"type": "string", "title": f"From {recipes}", "enum": files})

@@ -22,7 +22,11 @@ def check_port(port: int, any_port: bool = False) -> None:
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket that is bound to the port and does not listen. Raises OSError when somebody listens
-    there, or another user has it."""
+    there, another user has it, or no host has such a name."""
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise OSError(errno.EINVAL, "no host has such a name") from error
     if _somebody_listens(host, port):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

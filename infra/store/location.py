@@ -64,6 +64,8 @@ def parsed_location(text: str) -> Path | tuple[str, str]:
 def given_path(text: str | Path, what: str) -> Path:
     """The absolute path that a person gave, with `~` for their home. Raises InputError, which calls
     it `what`, for an impossible path."""
+    if text == "":
+        raise InputError(f"{what} is empty; give a path.")
     try:
         path = Path(text).expanduser().absolute()
         if "\0" in os.fsdecode(os.fsencode(path)):
@@ -75,4 +77,8 @@ def given_path(text: str | Path, what: str) -> Path:
         ) from error
     except UnicodeEncodeError as error:
         raise InputError(f"{what} {str(text)!r}: no path holds half of a character.") from error
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{what} {str(text)!r}: the working directory was removed; change to another one."
+        ) from error
     return path

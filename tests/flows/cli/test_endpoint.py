@@ -28,6 +28,7 @@ def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--port", "70000"], None, "--port 70000 is not a TCP port"),
         (["--stage", "distill"], None, "has no trained model. Stages with one"),
         (["--host", "192.0.2.1"], "a-key-of-the-test", "cannot be used"),
+        (["--host", "x" * 64], "a-key-of-the-test", "(no host has such a name)"),
     ],
 )
 def test_what_cannot_be_served_is_refused(command, monkeypatch, lyceum, options, key, words):

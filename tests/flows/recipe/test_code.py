@@ -89,12 +89,15 @@ def test_small_runs_have_the_same_code_and_it_may_lie_in_the_data_directory(reci
         ("link.py:reward_fn", "a link that leads out of"),
         ("gone.py:reward_fn", "there is no file gone.py"),
         ("empty.py:reward_fn", "is empty"),
+        ("loop.py:reward_fn", "there is no file loop.py"),
+        (f"{'x' * 300}.py:reward_fn", "there is no file x"),
         ("mine.py:other", "has no function 'other' at its top level; it has: reward_fn"),
     ],
 )
 def test_no_path_leads_elsewhere(recipe: Path, tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
     (recipe.parent / "link.py").symlink_to(tmp_path / "mine.py")
+    (recipe.parent / "loop.py").symlink_to("loop.py")
     (recipe.parent / "empty.py").write_text("\n", encoding="utf-8")
     with pytest.raises(InputError, match=message):
         resolve(str(recipe), [PATH % path])
@@ -139,6 +142,10 @@ def test_a_run_begins_only_when_its_file_is_named(recipe, tmp_path, lyceum, monk
         assert "--code own/mine.py allows it" in told, "as it is typed from here"
     both = ["--code", recipe.parent / "mine.py", "--code", other]
     assert f"--code {other}: no stage runs it" in lyceum("run", *where, *both, code=2).err
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    for none in ("loop.py", "x" * 300):
+        told = lyceum("run", *where, *both[:2], "--code", none, code=2).err
+        assert "there is no such file" in told
     assert not (tmp_path / "store").exists()
     lyceum("plan", *where)  # runs nothing
 

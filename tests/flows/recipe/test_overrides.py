@@ -54,6 +54,7 @@ def test_overrides_change_one_value(table: dict[str, Any], override: str, value:
         ("stages.distill=3", "is a table; name a key in it"),
         ("stages.distill.confg.seed=3", "Did you mean 'config'? Valid: config, inputs, kind."),
         ("stages.distill.config.teachers.1.rows=3", "of 1; '1' is not an index below 1"),
+        (f"stages.distill.config.teachers.{'9' * 4500}=3", "is not an index below 1"),
         ("stages.distill.config.teachers.name=3", "of 1; 'name' is not an index below 1"),
         ("stages.distill.kind.name=3", "= 'distill' is a value, it has no key 'name'"),
         ("seed=[1, 2", "is no TOML value"),
@@ -70,7 +71,7 @@ def test_an_override_that_leads_to_no_key_of_the_recipe_says_what_is_wrong(
 ) -> None:
     with pytest.raises(InputError) as error:
         apply_override(table, override, table["stages"])
-    assert repr(override)[1:-1] in str(error.value)
+    assert repr(override)[1:-1][:99] in str(error.value)
     assert message in str(error.value)
 
 

@@ -45,6 +45,14 @@ def test_an_impossible_location_is_named_with_the_fix(location, message, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_working_directory_that_was_removed_is_told(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError, match="store 'x': the working directory was removed; change"):
+        open_store("x")
+
+
 def test_a_store_that_is_a_file_or_below_one_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
