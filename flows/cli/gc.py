@@ -144,7 +144,7 @@ def _job_inputs(store: Store, key: str) -> set[str]:
 
 
 def _runs(store: Store, drop: Collection[str]) -> Iterator[Garbage]:
-    for run in drop:
+    for run in dict.fromkeys(drop):
         item = Garbage("run", run_folder(run), "it is to be dropped")
         for found in store.objects(item.name):
             item.add(found, item.name)

@@ -198,6 +198,8 @@ def test_dropping_a_run_makes_garbage_of_what_only_it_needs(yard: Yard) -> None:
     before = yard.names()
     expected = {("run", "runs/old"), ("artifact", "artifacts/sft/1")}
     assert yard.found("--drop-run", "old") == expected
+    twice = yard.gc("--drop-run", "old", "--drop-run", "old")
+    assert twice["totals"]["run"]["count"] == 1
     assert yard.names() == before
     assert yard.found("--drop-run", "old", "--delete") == expected
     assert yard.store.list_runs() == ["new"]
