@@ -279,13 +279,13 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-MOST_HOURS, MOST_USD = 24.0 * 366, 1e9
-"""Larger budgets are mistakes."""
+LEAST, MOST_HOURS, MOST_USD = 1e-9, 24.0 * 366, 1e9
+"""Smaller and larger budgets are mistakes."""
 
 
 def check_budget(hours: float | None, usd: float | None) -> None:
     """Raises InputError for an invalid budget."""
     for name, value, most in (("--hours", hours, MOST_HOURS), ("--usd", usd, MOST_USD)):
-        if value is not None and not 0 < value <= most:
-            valid = "give a number above 0" + (f", at most {most:g}" if value > most else "")
-            raise InputError(f"{name} {value:g}: {valid}.")
+        if value is not None and not LEAST <= value <= most:
+            limits = f", at most {most:g}" if value > most else f", at least {LEAST:g}"
+            raise InputError(f"{name} {value:g}: give a number above 0{limits * (value > 0)}.")

@@ -50,20 +50,3 @@ def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(tmp_path, mon
     said = "--hours 1e-09: the deadline came before the run could begin; give it more time."
     assert said in lyceum(*command, "1e-9", code=2).err
     lyceum(*command, "1", code=130)
-
-
-@pytest.mark.parametrize("command", ["run", "plan"])
-@pytest.mark.parametrize(
-    ("hours", "said"),
-    [
-        ("0", "--hours 0: give a number above 0."),
-        ("nan", "--hours nan: give a number above 0."),
-        ("inf", "--hours inf: give a number above 0, at most 8784."),
-        ("1e9", "--hours 1e+09: give a number above 0, at most 8784."),
-        ("nine", "argument --hours: 'nine' is no number."),
-    ],
-)
-def test_hours_that_are_none_are_refused_in_one_line(command, hours, said, lyceum):
-    message = lyceum(command, "quickstart", "--hours", hours, code=2).err
-    assert said in message
-    assert message.count("\n") == 1

@@ -1,5 +1,5 @@
-"""`lyceum run --seeds`: nonsense, what is said first, and what becomes of seeds that end badly.
-Real stages: tests/end_to_end/flows/cli/test_seeds.py."""
+"""`lyceum run --seeds`: what is said first, and what becomes of seeds that end badly. Nonsense:
+test_bad_input.py. Real stages: tests/end_to_end/flows/cli/test_seeds.py."""
 
 import threading
 from pathlib import Path
@@ -15,23 +15,6 @@ from flows.runs.forecast import Forecast
 from flows.runs.replicates import read_replicates
 from schemas.base import InputError, StageFailed
 from tests.flows.runs.test_replicates import under_seed
-
-
-@pytest.mark.parametrize(
-    ("recipe", "count", "said"),
-    [
-        ("quickstart", "0", "--seeds 0: give 2 to 100"),
-        ("quickstart", "1", "One run is `lyceum run` without --seeds."),
-        ("quickstart", "x", "'x' is no whole number"),
-        ("tiny", "2", "no stage of recipe 'tiny' trains a model"),
-    ],
-)
-def test_nonsense_is_one_line(recipe, count, said, tiny_recipe, tmp_path, lyceum):
-    given = tiny_recipe if recipe == "tiny" else recipe
-    err = lyceum("run", given, "--seeds", count, "--store", tmp_path / "store", code=2).err
-    assert said in err
-    assert err.count("\n") == 1
-    assert not (tmp_path / "store").exists()
 
 
 def forecast(seconds: float | None) -> Forecast:
@@ -57,7 +40,7 @@ def test_the_first_lines_count_what_is_shared_once() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_a_seed_that_cannot_go_on_ends_no_other(lanes, monkeypatch):
+def test_a_seed_that_cannot_go_on_ends_no_other_and_after_a_stop_none_begins(lanes, monkeypatch):
     called: list[str] = []
 
     def call(lane: _Lane) -> None:
@@ -74,21 +57,9 @@ def test_a_seed_that_cannot_go_on_ends_no_other(lanes, monkeypatch):
     assert [str(one.ended) for one in made] == ["the store is full", "None", "None"]
     with pytest.raises(StageFailed):
         _run_each(made[:1], 1, print, alone=True)
-
-
-def test_after_a_stop_no_other_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop, pause = threading.Event(), threading.Event()
-    called: list[str] = []
-
-    def call(lane: _Lane) -> None:
-        called.append(lane.start.label)
-        stop.set()
-
-    monkeypatch.setattr(_Lane, "_call", call)
-    prepared, given = cast(Any, (None, None))
-    made = [_Lane(Start(prepared, given, f"seed {n}"), Terminal(), stop, pause) for n in (7, 8)]
-    _run_each(made, 1, print, alone=False)
-    assert called == ["seed 7"]
+    stop.set()
+    _run_each(made, lanes, print, alone=False)
+    assert called[4:] == ["seed 7"], "the first, whose own flow knows of the stop"
 
 
 def test_the_answer_says_what_became_of_every_seed(tmp_path: Path) -> None:

@@ -151,15 +151,13 @@ def test_micro_batches_stay_multiples_of_the_devices() -> None:
     }
 
 
-def test_a_budget_is_part_of_the_plan(plan, lyceum):
+def test_a_budget_is_part_of_the_plan(plan):
     plan("--hours", "9", "--usd", "100")
     value = plan("--hours", "0.5", code=3)
     assert not value["fits"]
     most = "It takes 0.61 of 0.5 hours; most of it: sft 0.24, sft_eval 0.17"
     assert value["problems"][0].startswith(most)
     assert "US dollars" in plan("--usd", "1", code=3)["problems"][0]
-    said = lyceum("plan", "tiny.toml", "--hours", "0", code=2).err
-    assert "--hours 0: give a number above 0" in said
 
 
 @pytest.mark.usefixtures("fake")
@@ -170,19 +168,6 @@ def test_people_see_memory_time_cost_and_the_fix(lyceum, monkeypatch):
     assert "--set stages.sft.config.micro_batch_size=32" in shown.out
     assert "of 3: sft train_step" in shown.err, "side by side, in any order"
     assert "It fits" not in shown.out
-
-
-@pytest.mark.usefixtures("fake")
-def test_a_run_that_does_not_fit_is_not_submitted(lyceum, monkeypatch):
-    monkeypatch.setenv("FAKE_GIB", "2.0")
-    # a bucket is not what this is about
-    monkeypatch.setattr("flows.preamble.check_reach", lambda target, store: None)
-    said = lyceum("run", "tiny.toml", "--target", "v5e-8", "--store", "store", code=3)
-    message = said.err.splitlines()[-1]
-    wrong = "Stage sft: train_step needs 18.00 of 15.75 GiB"
-    assert f"does not fit v5e-8; nothing was submitted. {wrong}" in message
-    assert message.endswith("--set stages.sft.config.micro_batch_size=32")
-    assert not list(Path("store").glob("runs/*"))
 
 
 @pytest.mark.usefixtures("fake")
