@@ -84,44 +84,38 @@ def toml_table(text: str, where: str) -> dict[str, Any]:
         raise NotToml(where, _DEEP) from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise NotToml(where, error) from error
-    level, values = [table], 0
+    level: list[tuple[tuple[str, ...], Any]] = [((), table)]
+    values = level[:0]
     for _ in range(MOST_LEVELS):
-        level = [inner for value in level for inner in _inside(value)]
-        values += len(level)
-    if values > MOST_VALUES:
-        raise NotToml(where, f"it holds {values} values, and may hold {MOST_VALUES}")
+        level = [inner for path, value in level for inner in _inside(path, value)]
+        values += level
+    if len(values) > MOST_VALUES:
+        raise NotToml(where, f"it holds {len(values)} values, and may hold {MOST_VALUES}")
     if level:
         raise NotToml(where, _DEEP)
-    _refuse_what_cannot_be_kept(table, where, ())
+    for path, value in values:
+        _refuse_what_cannot_be_kept(value, where, ".".join(path))
     return table
 
 
-def _inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
+def _inside(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """What a table or a list holds, each with its path."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield (*path, str(key)), inner
 
 
-def _refuse_what_cannot_be_kept(value: Any, where: str, path: tuple[str, ...]) -> None:
+def _refuse_what_cannot_be_kept(value: Any, where: str, path: str) -> None:
     """TOML has dates, infinite numbers and integers of any size; stage keys are made from JSON, and
     sizes are counted with 32 bits. Raises InputError, which says where."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            _refuse_what_cannot_be_kept(inner, where, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            _refuse_what_cannot_be_kept(inner, where, (*path, str(index)))
-    elif isinstance(value, (date, time)):
+    if isinstance(value, (date, time)):
         raise InputError(
-            f"{where}: {'.'.join(path)} = {value} is a date or time; write it as a string, in"
-            " quotes."
+            f"{where}: {path} = {value} is a date or time; write it as a string, in quotes."
         )
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{where}: {'.'.join(path)} = {value} is not a finite number; give one.")
-    elif isinstance(value, int) and abs(value) > MOST_INTEGER:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where}: {path} = {value} is not a finite number; give one.")
+    if isinstance(value, int) and abs(value) > MOST_INTEGER:
         said = str(value) if value.bit_length() < 200 else f"a number of {value.bit_length()} bits"
         raise InputError(
-            f"{where}: {'.'.join(path)} = {said} is too large: no integer may be beyond"
-            f" {MOST_INTEGER}."
+            f"{where}: {path} = {said} is too large: no integer may be beyond {MOST_INTEGER}."
         )

@@ -95,9 +95,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "domain": _option("--domain D", "what the prompts are about, e.g. math"),
         "place": _option("--target T", "where it will run: local, or a TPU such as v5e-8"),
         "spent": _option("--usd USD", "the most that a run may cost, for `lyceum plan`"),
-        "no_rehearsal": _option(
-            "--no-rehearsal", "write and validate it without running it", action="store_true"
-        ),
+        "no_rehearsal": _option("--no-rehearsal", "write and validate it without running it"),
         "hours": _option(
             "--hours H",
             "length of a session, e.g. 9: says how many sessions the run takes and where each ends;"
@@ -144,19 +142,14 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             "--stage S",
             "the stage whose model is pushed, or with --dataset its rows (default: the last one)",
         ),
-        "dataset": _option(
-            "--dataset", "the data set that the run was trained on", action="store_true"
-        ),
-        "public": _option("--public", "make it visible to everybody", action="store_true"),
+        "dataset": _option("--dataset", "the data set that the run was trained on"),
+        "public": _option("--public", "make it visible to everybody"),
         "adapters": _option(
             "--adapters",
             "the adapters alone, in PEFT's format, of a stage whose lora has keep = true",
-            action="store_true",
         ),
         "orbax": _option(
-            "--orbax",
-            "an Orbax checkpoint and the tokenizer, as Tunix's own Gemma 3 loads them",
-            action="store_true",
+            "--orbax", "an Orbax checkpoint and the tokenizer, as Tunix's own Gemma 3 loads them"
         ),
         "dtype": _option(
             "--dtype T",
@@ -172,11 +165,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             dest="formats",
             **repeated,
         ),
-        "delete": _option(
-            "--delete",
-            "remove what is listed; without this nothing is changed",
-            action="store_true",
-        ),
+        "delete": _option("--delete", "remove what is listed; without this nothing is changed"),
         "drop_run": _option(
             "--drop-run RUN",
             "give up this run's record and report (repeatable)",
@@ -231,9 +220,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
             " the proxy must pass the Host header on",
         ),
         "json": _option(
-            "--json",
-            "print exactly one JSON object on standard output; logs go to standard error",
-            action="store_true",
+            "--json", "print exactly one JSON object on standard output; logs go to standard error"
         ),
     }
 
@@ -248,11 +235,13 @@ def _path(text: str) -> Path:
 def _option(
     usage: str, text: str, value: Callable[[str], Any] | None = None, **settings: Any
 ) -> tuple[str, dict[str, Any]]:
-    """An option as `add_argument` takes it, from `--option WHAT`; a positional one from its name,
-    which the usage shows in capitals."""
+    """An option as `add_argument` takes it, from `--option WHAT`, or `--option` for one without a
+    value; a positional one from its name, which the usage shows in capitals."""
     flag, _, metavar = usage.partition(" ")
     if metavar or not flag.startswith("-"):
         settings = {"metavar": metavar or flag.upper()} | settings
+    else:
+        settings = {"action": "store_true"} | settings
     if value:
         settings["type"] = value
     return flag, {"help": text, **settings}

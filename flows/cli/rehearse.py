@@ -18,7 +18,7 @@ from flows.runs.record import run_folder
 from flows.runs.results import read_results
 from infra.context import context
 from schemas.reports import RunRecord
-from tasks.models.model_source import TINY, check_model
+from tasks.models.model_source import TINY
 from tasks.rehearsal.environment import GLIBC_TUNABLES, XLA_FLAGS
 from tasks.rehearsal.scripted import Script
 from tasks.rehearsal.stand_in import URL_VARIABLE, StandIn, Tally
@@ -47,7 +47,6 @@ def rehearse_recipe(
         Stopped: Ctrl-C before the flow began.
     """
     check_rows(rows)
-    check_model(model)
     opened = context().store(store, write=False)
     ready = rehearsed(recipe, overrides, data, code, rows, model, opened)
     given = Parameters(recipe, "local", store, overrides, str(data or ""))

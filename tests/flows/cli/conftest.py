@@ -1,6 +1,8 @@
 """Stores that `lyceum gc` sweeps."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,35 +18,27 @@ def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LYCEUM_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["directory", "bucket"])
-def yard(
-    impatient: None,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Yard:
-    place: Path | str = tmp_path / "store"
-    if request.param == "bucket":
-        place = f"gs://{request.getfixturevalue('gcs_bucket')}/some/where"
-    return Yard(open_store(place), tiny_recipe, capsys, tmp_path)
-
-
 @pytest.fixture
-def bucket_yard(
-    impatient: None,
-    gcs_bucket: str,
-    tmp_path: Path,
-    tiny_recipe: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Yard:
-    """In a whole bucket, for what concerns copies on this machine."""
-    return Yard(open_store(f"gs://{gcs_bucket}"), tiny_recipe, capsys, tmp_path)
-
-
-@pytest.fixture
-def here(
+def make_yard(
     impatient: None, tmp_path: Path, tiny_recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> Yard:
+) -> Callable[[Path | str], Yard]:
+    return lambda place: Yard(open_store(place), tiny_recipe, capsys, tmp_path)
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def yard(make_yard: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "directory":
+        return make_yard(tmp_path / "store")
+    return make_yard(f"gs://{request.getfixturevalue('gcs_bucket')}/some/where")
+
+
+@pytest.fixture
+def bucket_yard(make_yard: Any, gcs_bucket: str) -> Any:
+    """In a whole bucket, for what concerns copies on this machine."""
+    return make_yard(f"gs://{gcs_bucket}")
+
+
+@pytest.fixture
+def here(make_yard: Any, tmp_path: Path) -> Any:
     """In a directory, for what concerns directories only."""
-    return Yard(open_store(tmp_path / "store"), tiny_recipe, capsys, tmp_path)
+    return make_yard(tmp_path / "store")
