@@ -20,7 +20,7 @@ line."""
 
 def order(override: str) -> int:
     """Sort overrides from general to specific, so that those of one stage win."""
-    return 0 if override == TINY else 1 if override.startswith("defaults.") else 2
+    return 0 if override == TINY else 1 if override.lstrip().startswith("defaults.") else 2
 
 
 def apply_override(table: dict[str, Any], override: str, written: Mapping[str, Any]) -> None:

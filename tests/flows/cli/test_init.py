@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -163,13 +164,8 @@ def test_a_person_is_asked_what_no_option_says_and_an_empty_line_takes_the_propo
 
 
 def test_half_a_character_is_asked_for_again(tmp_path: Path) -> None:
-    answers = iter([UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "end"), f"{tmp_path}/none.csv"])
-
-    def read() -> str:
-        if isinstance(said := next(answers), str):
-            return said
-        raise said
-
+    half = UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "unexpected end of data")
+    read = Mock(side_effect=[half, f"{tmp_path}/none.csv"])
     with pytest.raises(InputError, match=r"none\.csv is not there"):
         draft_recipe(tmp_path / "mine.toml", Asking({}, read))
 

@@ -55,7 +55,7 @@ def test_set_reaches_what_the_defaults_say(recipe: Path) -> None:
     """Of all stages that leave it open, or of one; the latter counts, whichever is named first."""
     overrides = [
         "stages.first.config.batch_size=8",
-        "defaults.reasoning_eval.batch_size=16",
+        " defaults.reasoning_eval.batch_size = 16",
         "stages.first.config.suites.0.per_domain=7",
     ]
     resolved = resolve(str(recipe), overrides)
