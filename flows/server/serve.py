@@ -11,6 +11,7 @@ Whoever can use the server can start runs, so it asks for a key, and answers its
 import asyncio
 import os
 import platform
+import re
 import shlex
 import sys
 import tempfile
@@ -19,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from flows.cli.answer import say
 from flows.cli.interrupt import interruptible
@@ -29,7 +29,7 @@ from flows.server.key import Api
 from flows.server.port import bound, check_port
 from flows.server.prefect_api import QUIET, SERVER_KEY, locked, prefect_server, reaching
 from infra.context import context
-from infra.secrets import has_userinfo, mask
+from infra.secrets import mask
 from infra.store.location import expanded
 from schemas.base import InputError, StageFailed
 
@@ -124,20 +124,14 @@ def _checked(port: int, host: str, front: str | None) -> str | None:
                 " and name it, --behind-tls https://NAME."
             )
         return None
-    parts = urlsplit(front.rstrip("/"))
-    if (
-        parts.scheme != "https"
-        or not parts.netloc
-        or parts.path
-        or parts.query
-        or parts.fragment
-        or has_userinfo(front)
-    ):
+    origin = front.lower().rstrip("/")
+    found = re.fullmatch(r"https://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?", origin, re.ASCII)
+    if found is None or int(found[1] or 443) >= 65536:
         raise InputError(
             f"--behind-tls {mask(front)} is not an origin; give the one that browsers see,"
             " https://NAME or https://NAME:PORT."
         )
-    return f"https://{parts.netloc.lower().removesuffix(':443')}"
+    return origin.removesuffix(":443")
 
 
 def _link(api: Api, page: str, front: str | None = None) -> str:

@@ -83,6 +83,8 @@ NO_ORIGIN = "is not an origin; give the one that browsers see"
         ("--host 192.0.2.1", "a proxy that speaks TLS in front and name it, --behind-tls https"),
         ("--behind-tls http://lyceum.example.org", NO_ORIGIN),
         ("--behind-tls https://lyceum.example.org/lyceum", NO_ORIGIN),
+        ("--behind-tls https://[", NO_ORIGIN),
+        ("--behind-tls https://a.org:99999", NO_ORIGIN),
         (
             "--behind-tls https://me:secret-pass@a.org",
             f"--behind-tls https://***@a.org {NO_ORIGIN}",
