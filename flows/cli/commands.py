@@ -140,9 +140,7 @@ def why(options: argparse.Namespace) -> Answer:
         "cached": outlook.manifest is not None,
         "reason": outlook.reason,
         "nearest": manifest.ref().model_dump(mode="json") if manifest else None,
-        "differences": [
-            {"field": one.field, "here": one.here, "there": one.there} for one in differences
-        ],
+        "differences": [asdict(one) for one in differences],
     }
     return Answer(value, show.why(value))
 

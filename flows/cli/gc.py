@@ -27,7 +27,7 @@ gone, and makes it again (`flows.chain`). Machines go before the records of thei
 import itertools
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,7 +114,10 @@ def collect_garbage(
     check_drop(store, drop)
     needs = Needs(store, drop)
     sweep = _Sweep(store, needs.keys)
-    found = [*_runs(store, drop), *sweep.garbage(), *_exports(store)]
+    runs = {folder: store.objects(folder) for folder in map(run_folder, drop)}
+    again = "a push was interrupted; the next makes it again"
+    found = [*_listed("run", "it is to be dropped", runs), *sweep.garbage()]
+    found += _listed("export", again, unsent(store))
     keys = {item.key for item in found if item.key}
     leased = {key: sweep.leases[key] for key in keys & sweep.leases.keys()}
     patience = {"seconds": settings.lease_seconds, "poll_seconds": settings.poll_seconds}
@@ -143,19 +146,11 @@ def _job_inputs(store: Store, key: str) -> set[str]:
     return {ref.key for spec in specs if spec for ref in spec.inputs.values()}
 
 
-def _runs(store: Store, drop: Collection[str]) -> Iterator[Garbage]:
-    for run in dict.fromkeys(drop):
-        item = Garbage("run", run_folder(run), "it is to be dropped")
-        for found in store.objects(item.name):
-            item.add(found, item.name)
-        yield item
-
-
-def _exports(store: Store) -> Iterator[Garbage]:
-    for place, files in unsent(store).items():
-        item = Garbage("export", place, "a push was interrupted; the next makes it again")
+def _listed(kind: str, why: str, places: Mapping[str, Iterable[Found]]) -> Iterator[Garbage]:
+    for name, files in places.items():
+        item = Garbage(kind, name, why)
         for found in files:
-            item.add(found, place)
+            item.add(found, name)
         yield item
 
 

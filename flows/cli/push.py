@@ -14,9 +14,8 @@ from flows.cli.export import export, export_adapters
 from flows.cli.unsent import alone, unsent_directory
 from flows.recipe.trained import finished_stage, trained_stage
 from infra.store.store import Store
-from schemas.artifact import Manifest
 from schemas.base import InputError
-from schemas.reports import RunRecord, StageRecord
+from schemas.reports import RunRecord
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
 from tasks.data.data_files import files_below
@@ -56,8 +55,11 @@ def push(
                 "another `lyceum push` from this store is at work on this machine; wait for its end"
                 " and run the same command again."
             )
-        stage_of = _data_set if what == "dataset" else trained_stage
-        made, manifest = stage_of(store, record, stage)
+        if what == "dataset":
+            kinds = kinds_producing(Product.EXAMPLES, Product.ROWS)
+            made, manifest = finished_stage(store, record, stage, kinds, "data set")
+        else:
+            made, manifest = trained_stage(store, record, stage)
         chosen = made.name
         kind: Kind = "dataset" if what == "dataset" else "model"
         base = None if what == "dataset" else published_as(record.recipe.model)
@@ -119,10 +121,3 @@ def _exported(
             " the hub does not have: push the model, without --adapters."
         )
     return place
-
-
-def _data_set(store: Store, record: RunRecord, stage: str | None) -> tuple[StageRecord, Manifest]:
-    """The record and the artifact of `stage`, or of the last that made rows. Raises as
-    `trained_stage`."""
-    kinds = kinds_producing(Product.EXAMPLES, Product.ROWS)
-    return finished_stage(store, record, stage, kinds, "data set")

@@ -54,8 +54,11 @@ def rehearse_recipe(
     with StandIn(Script(ready.rows)) as stand_in:
 
         def ended(record: RunRecord) -> None:
+            from flows.report.publish import publish_page, view
+
             told.update(_tell(record, ready, stand_in.tallies))
-            _publish(record, told)
+            what = f"Rehearsal of {told['recipe']}, run {record.run_id}"
+            view(lambda: publish_page(record, "rehearsal", page_blocks(told), what))
 
         where = data and data.absolute()
         prepared = Prepared(ready.resolved, opened, "local", where, (), ended)
@@ -120,11 +123,3 @@ def _tell(record: RunRecord, ready: Rehearsed, tallies: Mapping[str, Tally]) -> 
     name = f"{run_folder(record.run_id)}/{NAME}"
     store.write_bytes(name, json.dumps(told, indent=1).encode() + b"\n")
     return told
-
-
-def _publish(record: RunRecord, told: Mapping[str, Any]) -> None:
-    """The page as a Prefect artifact."""
-    from flows.report.publish import publish_page, view
-
-    what = f"Rehearsal of {told['recipe']}, run {record.run_id}"
-    view(lambda: publish_page(record, "rehearsal", page_blocks(told), what))

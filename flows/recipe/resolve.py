@@ -176,23 +176,16 @@ def _resolve_stage(
                 f" {spec.inputs['policy']!r}; leave one of them out."
             )
         check_adapters(config.lora, config.model)  # type: ignore[attr-defined]
-    dependencies, missing = _dependencies(kind, config, data, need_data)
+    try:
+        dependencies, missing = kind.dependencies(config, data), ""
+    except InputError as error:
+        if need_data or data is not None:
+            raise
+        dependencies, missing = {}, str(error)
     dependencies |= extra_dependencies((*extra, *adapters))
     return ResolvedStage(
         spec.name, spec.kind, kind.version, config, dict(spec.inputs), dependencies, missing
     )
-
-
-def _dependencies(
-    kind: Kind[Any], config: StrictModel, data: Path | None, need_data: bool
-) -> tuple[dict[str, str | int], str]:
-    """A stage's dependencies, and why they are unknown: see `ResolvedStage`."""
-    try:
-        return kind.dependencies(config, data), ""
-    except InputError as error:
-        if need_data or data is not None:
-            raise
-        return {}, str(error)
 
 
 def _check_inputs(spec: StageSpec, kind: Kind[Any], kinds: dict[str, str]) -> None:
