@@ -17,6 +17,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
     """Every option by the name that `COMMANDS` has for it."""
     default, formats = context().settings.store, FORMATS.names()
     repeated: dict[str, Any] = {"action": "append", "default": []}
+    last = "(default: the last trained one)"
     return {
         "recipe": _option(
             "recipe", "a shipped recipe's name (see `lyceum recipes`) or the path of a TOML file"
@@ -109,12 +110,8 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "judges_usd": _option(
             "--usd USD", "the most that each judge behind an API may cost", float
         ),
-        "answering": _option(
-            "--stage S", "the stage whose model answers (default: the last trained one)"
-        ),
-        "exported": _option(
-            "--stage S", "the stage whose model is exported (default: the last trained one)"
-        ),
+        "answering": _option("--stage S", f"the stage whose model answers {last}"),
+        "exported": _option("--stage S", f"the stage whose model is exported {last}"),
         "judged": _option(
             "--stage S", "the GRPO stage that is judged again (default: the last one)"
         ),

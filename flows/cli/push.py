@@ -19,7 +19,7 @@ from schemas.reports import RunRecord
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing
 from tasks.data.data_files import files_below
-from tasks.exporting.hub import Kind, Repository
+from tasks.exporting.hub import Repository
 from tasks.models.model_source import published_as
 
 What = Literal["model", "adapters", "dataset"]
@@ -58,26 +58,23 @@ def push(
         if what == "dataset":
             kinds = kinds_producing(Product.EXAMPLES, Product.ROWS)
             made, manifest = finished_stage(store, record, stage, kinds, "data set")
-        else:
-            made, manifest = trained_stage(store, record, stage)
-        chosen = made.name
-        kind: Kind = "dataset" if what == "dataset" else "model"
-        base = None if what == "dataset" else published_as(record.recipe.model)
-        repository = Repository(to, kind, base=base, public=public)
-        if what == "dataset":
+            repository = Repository(to, "dataset", base=None, public=public)
             place = store.local_dir(manifest)
             files = {one.path: place / one.path for one in manifest.files}
         else:
-            place = _exported(store, record, chosen, what, dtype, say)
+            made, manifest = trained_stage(store, record, stage)
+            base = published_as(record.recipe.model)
+            repository = Repository(to, "model", base=base, public=public)
+            place = _exported(store, record, made.name, what, dtype, say)
             files = {name: place / name for name in files_below(place)}
         sizes = {name: path.stat().st_size for name, path in files.items()}
         say(f"{len(files)} files, {sum(sizes.values()) / 1e9:.2f} GB, to {repository.url}")
-        pushed = repository.push(files, f"{record.run_id}: {what} of stage {chosen}")
+        pushed = repository.push(files, f"{record.run_id}: {what} of stage {made.name}")
         if what != "dataset":
             shutil.rmtree(place)
         return {
             "run_id": record.run_id,
-            "stage": chosen,
+            "stage": made.name,
             "what": what,
             "repository": to,
             "url": pushed.url,
