@@ -86,6 +86,8 @@ def _answer(arguments: Sequence[str]) -> int:
     """Run a command and print its answer; returns the exit code. Raises what the command raises."""
     for word in arguments:
         require_utf_8(word, "an argument")
+        if re.fullmatch("--.*=--", word):  # argparse drops `--`, and hands on an empty list
+            raise InputError(f"{word}: -- is no value; give one.")
     options, unknown = parser().parse_known_args(arguments)
     if unknown:
         raise InputError(_unknown(options.command, unknown[0]))

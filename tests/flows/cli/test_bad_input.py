@@ -47,6 +47,7 @@ run tiny.toml --hours 0 | --hours 0: give a number above 0.
 plan tiny.toml --hours nan | --hours nan: give a number above 0.
 run tiny.toml --hours inf | --hours inf: give a number above 0, at most 8784.
 plan tiny.toml --hours 5e-324 | --hours 4.94066e-324: give a number above 0, at least 1e-09.
+plan tiny.toml --usd=-- | --usd=--: -- is no value; give one.
 run tiny.toml --seeds few | argument --seeds: 'few' is no whole number. See
 run tiny.toml --seeds 1 | One run is `lyceum run` without --seeds.
 run tiny.toml --seeds 2 | no stage of recipe 'tiny' trains a model

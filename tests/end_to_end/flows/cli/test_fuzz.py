@@ -14,7 +14,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from flows.cli.main import main
+from flows.cli.commands import serve
+from flows.cli.main import COMMANDS, main
+from flows.cli.options import options_by_name
 from infra.settings import Settings, TpuSettings
 from tests.conftest import TINY
 
@@ -28,27 +30,31 @@ PATHS = [
 ]  # fmt: skip
 TEXTS = [*PATHS, "1", "-1", "nan", "1e400", "9" * 5000, "[" * 30_000, "local", "v5e-8 ", "distill"]
 TEXTS += ["inf", "many", "a=b,c", ",,,"]
-COMMANDS = [
-    "runs", "gc", "doctor", "plan tiny.toml", "run tiny.toml", "why tiny.toml distill",
-    "report r", "compare r s", "ask r q", "gate r", "export r --to out", "scores r --to out",
-    "push r --to a/b", "endpoint r",
-    "rejudge r --rubric file", "promote r", "promote --history r", "promote --rollback r",
-]  # fmt: skip
-PLACES = [
-    "{} ", "run {}", "plan {}", "why {} x", "why tiny.toml {}", "report {}", "compare {} {}",
-    "ask {} {}", "ask r {} --stage {}", "gate {}", "export {} --to {} --stage {}",
-    "export r --to out --dtype {}", "scores {} --to {}", "scores r --to out --as {}",
-    "gate r --champion {}", "rejudge {} --rubric {}", "rejudge r --rubric file --usd {}",
-    "gc --drop-run {}", "gc --target {}", "promote {}", "promote r --why {}",
-    "promote --history {}", "promote --rollback {}", "run tiny.toml --target {}",
-    "run tiny.toml --force {}", "run tiny.toml --data {}", "plan tiny.toml --hours {}",
-    "plan tiny.toml --usd {}", "plan tiny.toml --set {}", "plan tiny.toml --set model={}",
-    "push {} --to {} --stage {}", "endpoint {} --host {} --port {}", "runs {}",
-    "init {} --no-rehearsal", "init x.toml --data {} --no-rehearsal",
-    "init x.toml --data file --prompt {} --no-rehearsal",
-    "init x.toml --data file --usd {} --no-rehearsal",
-    "init x.toml --data file --model {} --no-rehearsal",
-]  # fmt: skip
+GIVEN = {
+    "recipe": "tiny.toml", "stage": "distill", "run": "r", "others": "s", "question": "q",
+    "promoted": "r", "written": "x.toml", "source": "file", "rubric": "file", "to": "out",
+    "repository": "a/b", "pool": "p", "store": "none", "no_rehearsal": "",
+}  # fmt: skip
+"""What a command is given beside the option that is tried."""
+
+
+def templates() -> Iterator[str]:
+    """Each command with each of its options that has a value, which is {}."""
+    options = options_by_name()
+    for command, names in COMMANDS.items():
+        groups = [group.split("|") for group in names.split()]
+        for tried in [name for group in groups for name in group if command is not serve]:
+            if options[tried][1].get("action") in ("store_true", "append_const"):
+                continue
+            words = [command.__name__]
+            for name in [tried if tried in group else group[0] for group in groups]:
+                flag = f"{options[name][0]}=" if options[name][0].startswith("-") else ""
+                if name == tried or name in GIVEN:
+                    value = "{}" if name == tried else GIVEN[name]
+                    words.append(f"{flag}{value}".removesuffix("="))
+            yield " ".join(words)
+
+
 VALUES = [
     "9" * 5000, "0x" + "f" * 30_000, "[" * 30_000, "[" * 400 + "]" * 400,
     "{a=" * 300 + "1" + "}" * 300, "nan", "-inf", "1e400", "1e308", "2147483648", "-1",
@@ -124,24 +130,15 @@ def attempt(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
         )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_any_store(place: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    """All for the one that only reads; for each of the others a dozen, by its name."""
-    chosen = PATHS if command == "runs" else random.Random(command).sample(PATHS, 12)
-    for store in chosen:
-        attempt(capsys, *command.split(), "--store", store)
+@pytest.mark.parametrize("store", PATHS)
+def test_any_store(place: Path, capsys: pytest.CaptureFixture[str], store: str) -> None:
+    attempt(capsys, "runs", "--store", store)
 
 
-def test_any_argument(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chance = random.Random(18)
-    for template in PLACES:
-        for text in chance.sample(TEXTS, 12):
-            store = () if template.split()[0] in ("{}", "runs") else ("--store", "none")
-            attempt(
-                capsys,
-                *(text if part == "{}" else part.replace("{}", text) for part in template.split()),
-                *store,
-            )
+@pytest.mark.parametrize("template", templates())
+def test_any_argument(place: Path, capsys: pytest.CaptureFixture[str], template: str) -> None:
+    for text in random.Random(template).sample(TEXTS, 8):
+        attempt(capsys, *(part.replace("{}", text) for part in template.split()))
 
 
 def test_any_value_for_set(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
