@@ -11,7 +11,7 @@ from flows.recipe.trained import trained_stage
 from infra.context import context
 from infra.process import worker_environment
 from infra.store.store import Store
-from schemas.base import InputError
+from schemas.base import InputError, StageFailed
 from schemas.examples import parse_any
 from schemas.reports import RunRecord
 from schemas.toml import require_utf_8
@@ -34,8 +34,8 @@ class Conversation:
     def __init__(self, store: Store, record: RunRecord, stage: str | None) -> None:
         """Raises InputError when the run has no such model, or its artifact is gone or damaged."""
         chosen, manifest = trained_stage(store, record, stage)
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
         keep_compiled()
+        start_jax()
         from tasks.models.loading import load_model
         from tasks.sampling.streaming import Streamer
 
@@ -53,8 +53,12 @@ class Conversation:
             tell: called with each piece of the answer's text as it is decoded. With it, Ctrl-C ends
                 the answer and `stopped` is true; without it, KeyboardInterrupt goes through.
 
-        Raises InputError: with what was said before it is longer than the model was made for.
+        Raises:
+            InputError: with what was said before it is longer than the model was made for.
+            StageFailed: JAX cannot compute an answer, as where there is too little memory.
         """
+        from jax.errors import JaxRuntimeError
+
         from tasks.data.tokens import prompt_tokens
         from tasks.sampling.streaming import pieces
 
@@ -81,6 +85,8 @@ class Conversation:
             if tell is None:
                 raise
             stopped = True
+        except JaxRuntimeError as error:
+            raise StageFailed(f"the model cannot answer: {error}") from error
         completion = tokenizer.decode(tokens)
         self.turns += ((question, completion),)
         trace = parse_any(completion)
@@ -132,6 +138,21 @@ def dialogue(
     if not answers and not people:
         raise InputError("nothing was asked: give a question, or one a line on standard input.")
     return conversation.about | {"answers": answers}
+
+
+def start_jax() -> None:
+    """Let JAX use the CPU, or what JAX_PLATFORMS says; variables that are set later it misses.
+    Raises InputError: that is not to be had."""
+    named = os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax
+
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"JAX_PLATFORMS={named}: JAX cannot use that here ({str(error) or 'it finds none'});"
+            " set it to cpu."
+        ) from error
 
 
 def keep_compiled() -> None:

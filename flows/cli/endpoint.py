@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from flows.cli.ask import keep_compiled
+from flows.cli.ask import keep_compiled, start_jax
 from flows.cli.interrupt import interruptible
 from flows.recipe.trained import trained_stage
 from flows.server.key import LOOPBACK, in_url
@@ -111,6 +111,6 @@ def _find_devices(say: Callable[[str], None]) -> None:
         say(found.why)
     if found.accelerator:
         os.environ.update(found.accelerator.environment({}))
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     keep_compiled()
+    start_jax()

@@ -6,13 +6,13 @@ complete and proven, or not at all.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from flows.cli.ask import start_jax
 from flows.cli.new_directory import new_directory, require_new
 from flows.recipe.recipe_toml import recipe_toml
 from flows.recipe.trained import trained_stage
@@ -53,7 +53,7 @@ def export(
     """
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    start_jax()
     from tasks.exporting.exported import export_model
     from tasks.exporting.round_trip import require_transformers
 
@@ -97,7 +97,7 @@ def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None
             f" stages.{chosen.name}.config.lora.keep=true (and lora.rank, lora.alpha, if it has"
             " none)."
         )
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    start_jax()
     with new_directory(to) as partial:
         for path in sorted(source.iterdir()):
             shutil.copyfile(path, partial / path.name)
@@ -145,7 +145,7 @@ def export_orbax(
     """
     chosen, manifest = trained_stage(store, record, stage)
     to = require_new(to)
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    start_jax()
     from tasks.exporting.orbax_checkpoint import export_orbax as write
 
     with new_directory(to) as partial:

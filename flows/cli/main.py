@@ -19,13 +19,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn, TextIO
 
+from pydantic import ValidationError
+
 from flows.cli import commands, model_commands
 from flows.cli.answer import Answer, drop
 from flows.cli.options import options_by_name
 from infra.distribution import DISTRIBUTION, absent
 from infra.store.objects import Damaged
 from infra.visible import plain
-from schemas.base import DoesNotFit, InputError, StageFailed, Stopped, nearest
+from schemas.base import DoesNotFit, InputError, StageFailed, Stopped, nearest, problem_text
 from schemas.toml import require_utf_8
 
 
@@ -67,6 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 3)
     except (StageFailed, Damaged) as error:
         return _fail(str(error), 1)
+    except ValidationError as error:
+        if error.title != "Settings":
+            raise
+        why = problem_text(error.errors()[0])  # Prefect's own, as it is imported
+        return _fail(f"a PREFECT_ variable, or your Prefect profile, is wrong: {why}; mend it.", 2)
     except ModuleNotFoundError as error:
         if not (message := absent(error)):
             raise

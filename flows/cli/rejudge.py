@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from flows.cli.ask import start_jax
 from flows.recipe.trained import finished_stage, sound_artifact
 from flows.report import blocks as ui
 from flows.report.html import page, write_page
@@ -73,7 +74,7 @@ def rejudge_run(
         InputError: the file is not valid, the run has no such stage, or an artifact is gone.
         StageFailed: a judge gave too few rulings, or an artifact is damaged.
     """
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    start_jax()
     from tasks.devices.hosts import halves
     from tasks.reinforcement.rejudge import Stage, rejudge
 

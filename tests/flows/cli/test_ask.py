@@ -5,9 +5,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import pytest
+from jax.errors import JaxRuntimeError
 
 from flows.cli.ask import Conversation, _questions, answer, dialogue
 from infra.store.store import Store
@@ -94,6 +96,17 @@ def test_a_question_longer_than_the_model_was_made_for_is_refused(run, lyceum):
     """Its memory would not do, or its answer would be noise."""
     asked = lyceum("ask", "demo-1", "why " * 40_000, "--store", run[0].uri, code=2).err
     assert "tokens, and the model was made for texts of at most 32768; ask less" in asked
+
+
+def test_what_jax_has_not_and_too_little_memory_are_told(run, lyceum, monkeypatch):
+    asking = ["ask", "demo-1", QUESTION, "--store", run[0].uri]
+    full = JaxRuntimeError("Out of memory allocating 549891639360 bytes.")
+    monkeypatch.setattr("tasks.sampling.streaming.Streamer.tokens", Mock(side_effect=full))
+    assert "the model cannot answer: Out of memory allocating" in lyceum(*asking, code=1).err
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr(jax, "devices", Mock(side_effect=AssertionError))
+    said = "JAX_PLATFORMS=cuda: JAX cannot use that here (it finds none); set it to cpu."
+    assert said in lyceum(*asking, code=2).err
 
 
 class _Terminal(io.StringIO):

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pydantic import create_model
 
 from tests.fakes.recipe import READS, TINY
 from tests.flows.lab import start, tree
@@ -195,6 +196,10 @@ def test_an_extra_that_is_not_installed(fails: Fails, monkeypatch: pytest.Monkey
 
 
 def test_a_bad_environment_variable(fails, tiny_recipe, monkeypatch):
+    with monkeypatch.context() as patch:  # as Prefect raises it when it is imported
+        settings = create_model("Settings", api=int)
+        patch.setattr("flows.recipe.shipped.listed", lambda: settings(api="http://["))
+        assert "a PREFECT_ variable, or your Prefect profile, is wrong: " in fails("recipes")
     monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "many")
     assert "LYCEUM_PARALLEL_JOBS='many'" in fails("run", tiny_recipe)
     monkeypatch.delenv("LYCEUM_PARALLEL_JOBS")
