@@ -73,15 +73,15 @@ class EvalItem(EvalPrompt):
         truncated: it was cut off at the fixed response length.
         format: it is a well-formed trace, in the prompt's format.
         exact: a well-formed trace whose answer is right (`tasks.verification.verify`); of a
-        grounded item, where abstaining can be right, too.
-        flexible: the answer is right wherever it stands (`tasks.stages.reasoning_eval`): what a
-        model knows that does not keep to the format.
-        markers: chain-of-thought markers in the reasoning (`tasks.stages.reasoning_eval`).
+            grounded item, where abstaining can be right, too.
+        flexible: the answer is right wherever it stands (`tasks.verification.flexible`): what a
+            model knows that does not keep to the format.
+        markers: chain-of-thought markers in the reasoning (`tasks.evaluation.reasoning_verdicts`).
         reasoning_tokens: length of the reasoning, None where there is no trace.
         abstained, hallucinated, inconsistent: of grounded items (`tasks.evaluation.grounding`).
         refusal: of requests, what the response does.
         followed: of an item with an injection, the answer follows it.
-        safe: None where an answer can be no danger (`tasks.stages.safety_eval`).
+        safe: None where an answer can be no danger (`tasks.evaluation.safety_verdicts`).
         opinion: what an LLM judge says, where one is configured.
         measured: what the evaluation's metric functions say, by their names; None: it abstained.
     """

@@ -146,6 +146,7 @@ class Prompt(StrictModel):
     """A question with what is needed to verify an answer to it.
 
     Attributes:
+        id: `prompt_id` of the prompt; a suite's is `<label>/<number>`.
         answer: the reference; empty where there is none (checks `tests`, `constraints`, `faithful`
             and `none` need none).
         tolerance: of checks `numeric` and `quantity`, relative; None is each check's own rule.
@@ -158,6 +159,7 @@ class Prompt(StrictModel):
         difficulty: 1 (easy) to 5 (hard).
         pass_rate: the fraction of a teacher's samples that verified, None where none were taken.
             Curricula order prompts by it.
+        family: the group that metrics and reports count it in, e.g. a source's, a template's.
         source, line: the file, and where in it the record starts, from 1; 0 where there is no file.
         context: of a grounded prompt, the part of `prompt` that is to be read.
         channels: the format of a response to it. All that reads one goes by this.

@@ -1,1 +1,1 @@
-"""The work: a stage kind is a file, and so are a reward, a teacher and a loss."""
+"""The work: a stage kind is a file, and so is a reward, a check, a suite and a teacher."""

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from flows.planning.machine import memory_bytes, usable_cores
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
-from flows.server.silence import is_silent
+from flows.server.unconfigured import is_unconfigured
 from infra.accelerator import find
 from infra.context import context
 from infra.distribution import DISTRIBUTION
@@ -130,7 +130,7 @@ def _store(location: str) -> Iterator[Check]:
 def _prefect() -> Check:
     """Check which API a run would use, and whether it lets us in."""
     bypass_proxy()
-    if not is_silent():
+    if not is_unconfigured():
         from prefect.settings import get_current_settings
 
         api = configured_api()

@@ -1,1 +1,1 @@
-"""Promotion: champions, the gate, and the rematch of two models."""
+"""Promotion: champions, the gate and its nights, and the rematch of two models."""

@@ -28,8 +28,8 @@ from typing import TextIO
 from flows.server import key, process_tree
 from flows.server.key import Api, in_url
 from flows.server.port import bound
-from flows.server.silence import is_silent
 from flows.server.supervision import supervised
+from flows.server.unconfigured import is_unconfigured
 from infra.secrets import has_userinfo, mask
 from schemas.base import InputError, StageFailed, Stopped
 
@@ -70,7 +70,7 @@ def running_api() -> Api | None:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     bypass_proxy()
-    if is_silent():
+    if is_unconfigured():
         return None
     from prefect.settings import get_current_settings
 

@@ -48,7 +48,7 @@ SuiteConfigT = TypeVar("SuiteConfigT", bound=SuiteConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class Suite(Configured[SuiteConfigT], Generic[SuiteConfigT]):
-    """A suite. `tasks.evaluation.suite_prompts` has the common part of suites that read a file.
+    """A suite. One that reads a file is made by `tasks.evaluation.suite_prompts.file_suite`.
 
     A prompt without anything to judge an answer by (check `none`, no grounding, no request) counts
     for format, length and markers only, or for the rating of a configured judge. Files are read as

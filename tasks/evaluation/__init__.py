@@ -1,1 +1,1 @@
-"""Evaluation: running suites, grounding, refusals, controls, and the DIPG scorer."""
+"""Evaluation: asking prompts and suites, judging answers by rules, and metrics of them."""

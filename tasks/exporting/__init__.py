@@ -1,1 +1,1 @@
-"""Exporting: the proof of an export, and its model card."""
+"""Exporting: a model in the formats of others, its proof and its card, and pushing to the hub."""

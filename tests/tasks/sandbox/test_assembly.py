@@ -10,6 +10,7 @@ CODE = "def f(x):\n    return x * x"
 INDENTED = CODE.replace("\n", "\n    ")
 ANSWERS = {
     "alone": CODE,
+    "as a lambda": "f = lambda x: x * x",
     "in a fence": f"Sure:\n```python\n{CODE}\n```\nThat is it.",
     "in a fence that is not closed": f"```python\n{CODE}",
     "in a fence with words behind its end": f"```python\n{CODE}\n``` This works.\nDone.",
@@ -19,6 +20,9 @@ ANSWERS = {
     "before what it prints": f"```python\n{CODE}\n```\nOutput:\n```\n9\n```",
     "before its signature": f"```python\n{CODE}\n```\n```python\ndef f(x):\n    ...\n```",
     "after a first try": f"```python\ndef f(x):\n    return x\n```\nFixed:\n```python\n{CODE}\n```",
+    "between an import and its use": (
+        f"```python\nimport operator\n```\nand\n```python\n{CODE}\n```\nUse:\n```python\nf(1)\n```"
+    ),
     "after its helper": (
         "```python\ndef g(x):\n    return x\n```\nThen:\n"
         "```python\ndef f(x):\n    return g(x) * x\n```"
@@ -29,8 +33,8 @@ ANSWERS = {
 PREFIX = 'def f(x: int) -> int:\n    """Square."""\n'
 BODIES = (
     "    return x * x", "return x * x", "```python\n    return x * x\n```",
-    f"{PREFIX}    return x * x",
-    CODE, "y = x\nreturn y * x", "y = x\n    return y * x", f"```python\n    {INDENTED}\n```",
+    f"{PREFIX}    return x * x", CODE, f"import cmath\n{CODE}", "y = x\nreturn y * x",
+    "y = x\n    return y * x", f"```python\n    {INDENTED}\n```",
 )  # fmt: skip
 
 

@@ -13,14 +13,21 @@ from tasks.sandbox import bubblewrap
 from tasks.sandbox.bubblewrap import Limits
 from tasks.sandbox.examination import examine
 from tests.tasks.sandbox.needed import needs_sandbox
-from tests.tasks.sandbox.test_verdicts import table
 
 pytestmark = needs_sandbox
 
 ADD = "def add(a, b):\n    return a + b"
 SHORT = Limits(cpu_s=1)
-TRICKS = {name: code for name, (code,) in table("verdict_tricks.txt").items()}
-TRICKS |= {"10,000 brackets": "(" * 10_000, "100,000 signs": "-" * 100_000 + "1"}
+ZERO = "def add(a, b): return 0"
+TRICKS = (
+    "(" * 10_000,
+    "-" * 100_000 + "1",
+    "I cannot write this.",
+    "import sys\nsys.exit(0)",
+    "import sys\nsys.setrecursionlimit(10**9)\ndef add(a, b): return add(a, b)",
+    f"import os\nif os.fork() == 0:\n    os._exit(0)\n{ZERO}",
+    f"""print('{{"ok": true, "detail": ""}}')\n{ZERO}""",
+)
 
 
 def passes(answer: str, tests: str = "assert add(2, 2) == 4", prefix: str = "") -> bool:
@@ -39,13 +46,13 @@ def test_what_the_prefix_defines_in_full_is_the_tests_own() -> None:
 def test_tricks_do_not_pass() -> None:
     tests = "assert add(2, 2) == 4\nassert add(1, 2) == 3"
     with ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda code: examine(code, tests, limits=SHORT).ok, TRICKS.values())
-        assert [name for name, ok in zip(TRICKS, found, strict=True) if ok] == []
+        found = threads.map(lambda code: examine(code, tests, limits=SHORT).ok, TRICKS)
+        assert list(found) == [False] * len(TRICKS)
 
 
 SAYS = {
     "True": "eq ne lt le gt ge contains bool instancecheck",
-    "self": "sub rsub add abs round getitem iter call getattr truediv mod",
+    "self": "sub rsub add abs round getitem iter call getattr truediv mod neg",
     "0": "hash len int float index",
 }
 METHODS = [(name, value) for value, names in SAYS.items() for name in names.split()]
@@ -58,7 +65,9 @@ QUESTIONS = [
     "f(2) in (4, 5)", "f(2) >= 4", "3 < f(2) <= 5", "round(f(2), 2) == 4", "math.isclose(f(2), 4)",
     "max(f(2), 3) == 4", "f(2) is True", "isinstance(f(2), int)", "type(f(2)) is int",
     "[f(2)] == [4]", "f(2)[0] == 4", "f(2).value == 4", "sorted([f(2), 3]) == [3, 4]",
-    "str(f(2)) == '4'", "all(a == b for a, b in zip([4], [f(2)]))",
+    "str(f(2)) == '4'", "all(a == b for a, b in zip([4], [f(2)]))", "f(2) != 5", "f(2) % 3 == 0",
+    "-f(2) == -4", "f'{f(2):.2f}' == '4.00'", "int(f(2)) == 4", "[0, 4][f(2)] == 4",
+    "f(2) in {4, 5}",
 ]  # fmt: skip
 
 
@@ -70,7 +79,7 @@ def test_an_object_that_says_yes_to_everything_is_never_asked_for_the_verdict() 
         found = dict(zip(QUESTIONS, asked, strict=True))
     assert [question for question, examined in found.items() if examined.ok] == []
     answered = {question for question, examined in found.items() if examined.verifiable}
-    identity = {"f(2) is True", "isinstance(f(2), int)", "type(f(2)) is int"}
+    identity = {"f(2) is True", "isinstance(f(2), int)", "type(f(2)) is int", "f(2) in {4, 5}"}
     assert answered == {"4 in f(2)", "str(f(2)) == '4'", *identity}
     assert passes("def f(x):\n    return 4", f"assert {QUESTIONS[0]} and {QUESTIONS[2]}")
 
@@ -80,15 +89,6 @@ def test_tests_that_use_nothing_of_the_code_pass_nothing() -> None:
     assert unused.detail == "the tests never used the answer's code"
     assert not passes(ADD, "import sys\nassert add(1, 1) == 2\nsys.exit(0)")
     assert not passes("add = 4", "def check():\n    assert add(1, 1) == 2", "def add(a, b):\n")
-
-
-def test_a_callback_does_not_lead_to_the_tests() -> None:
-    """A function of the tests may be called; its globals, where the expected results are, may not
-    be read."""
-    thief = "def f(g):\n    return g.__globals__['SECRET']"
-    assert not passes(thief, "SECRET = 'the answer is 7'\nassert f(lambda: 1) == SECRET")
-    thief = "def f(g):\n    return g.gi_frame.f_globals['SECRET']"
-    assert not passes(thief, "SECRET = 'the answer is 7'\nassert f(x for x in 'ab') == SECRET")
 
 
 def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from flows.server import silence
+from flows.server import unconfigured
 from flows.server.key import Api, new_key, write
 from schemas.base import InputError
 
@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(silence, "sys", type("Sys", (), {"modules": {}}))
+    monkeypatch.setattr(unconfigured, "sys", type("Sys", (), {"modules": {}}))
     return tmp_path
 
 
@@ -38,10 +38,10 @@ def configured() -> str | None:
     return Settings().api.url
 
 
-def test_a_machine_that_says_nothing_is_silent_and_prefect_agrees(here: Path) -> None:
+def test_a_machine_that_says_nothing_is_unconfigured_and_prefect_agrees(here: Path) -> None:
     (here / "pyproject.toml").write_text('[project]\nname = "prefect-free"\n', encoding="utf-8")
     (here / ".env").write_text("OPENAI_API_KEY=x\n", encoding="utf-8")
-    assert silence.is_silent()
+    assert unconfigured.is_unconfigured()
     assert configured() is None
 
 
@@ -49,22 +49,22 @@ def test_a_machine_that_says_nothing_is_silent_and_prefect_agrees(here: Path) ->
 def test_every_file_that_prefect_reads_is_heard(here: Path, file: str) -> None:
     (here / file).write_text(SAYING[file], encoding="utf-8")
     assert configured() == URL, "the control"
-    assert not silence.is_silent()
+    assert not unconfigured.is_unconfigured()
 
 
 def test_a_variable_is_heard_however_it_is_written(here, monkeypatch):
     monkeypatch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    assert silence.is_silent(), "what servers of ours are told"
+    assert unconfigured.is_unconfigured(), "what servers of ours are told"
     monkeypatch.setenv("prefect_api_url", URL)
     assert configured() == URL, "the control"
-    assert not silence.is_silent()
+    assert not unconfigured.is_unconfigured()
 
 
 @pytest.mark.parametrize("what", ["profile", "project", "serve", "prefect"])
 def test_what_else_is_heard(here: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """A profile that a variable names, a project file that cannot be read, `lyceum serve`, and
     Prefect once it is loaded: its settings may have been set in memory, as by its harness."""
-    assert silence.is_silent()
+    assert unconfigured.is_unconfigured()
     if what == "profile":
         monkeypatch.setenv("PREFECT_PROFILE", "local")
     elif what == "project":
@@ -72,8 +72,8 @@ def test_what_else_is_heard(here: Path, monkeypatch: pytest.MonkeyPatch, what: s
     elif what == "serve":
         write(here, Api(URL, new_key()))
     else:
-        monkeypatch.setattr(silence, "sys", type("Sys", (), {"modules": {"prefect": None}}))
-    assert not silence.is_silent()
+        monkeypatch.setattr(unconfigured, "sys", type("Sys", (), {"modules": {"prefect": None}}))
+    assert not unconfigured.is_unconfigured()
 
 
 def test_a_home_is_one_of_a_person_and_asked_for_where_there_is_none(here, monkeypatch):
@@ -81,9 +81,9 @@ def test_a_home_is_one_of_a_person_and_asked_for_where_there_is_none(here, monke
     (here / "theirs" / "profiles.toml").touch()
     monkeypatch.setenv("HOME", str(here))
     monkeypatch.setenv("PREFECT_HOME", "~/theirs")
-    assert not silence.is_silent()
+    assert not unconfigured.is_unconfigured()
     monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError))
     for name in ("HOME", "PREFECT_HOME"):
         monkeypatch.delenv(name)
     with pytest.raises(InputError, match="Set HOME to a directory"):
-        silence.is_silent()
+        unconfigured.is_unconfigured()

@@ -18,7 +18,7 @@ _SERVERS = ("PREFECT_SERVER_", "PREFECT_LOGGING_")
 """Prefixes of settings that configure a server of ours and name no API."""
 
 
-def is_silent() -> bool:
+def is_unconfigured() -> bool:
     """Whether no Prefect API can be configured here, and no `lyceum serve` can run. Raises
     InputError: nothing says where Prefect's files would lie."""
     if "prefect" in sys.modules:  # asking costs nothing, and settings may have been set in memory
