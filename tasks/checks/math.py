@@ -2,9 +2,9 @@
 by math-verify (https://github.com/huggingface/Math-Verify, which parses LaTeX with latex2sympy2 and
 compares with sympy).
 
-Answer and reference may be LaTeX, with or without `$`, or plain (`x**2`, `pi/2`, `sin(x)`, `7 1/2`,
-`1e5`). Numbers agree to six decimals. The comparison is not symmetric, and knows which of the two
-is the reference:
+Answer and reference may be LaTeX, with or without `$`, or plain (`x**2`, `x⁻¹`, `√(x+1)`, `pi/2`,
+`sin(x)`, `7 1/2`, `1e5`). Numbers agree to six decimals. The comparison is not symmetric, and knows
+which of the two is the reference:
 
 - a reference that is a relation accepts its solutions: `1 < x < 2` accepts `(1, 2)`. The reverse
   does not hold: the relation could be the question's own (`-1 < 2x - 3 < 1`), not solved.
@@ -17,6 +17,7 @@ is the reference:
 - two different numbers set equal (`4 = 3`) are wrong.
 - words are products of letters: `no solution` agrees with itself only; use check `exact` for
   references in words.
+- letters are the same in either case, `\\Phi` and `\\phi` too, since math-verify lowers them.
 - percents agree with both readings: `50` and `0.5` accept `50%`.
 - `(1, 2)` is an interval and a point: it accepts both. Numbers with commas between are a set: order
   and repetition do not count.
@@ -37,7 +38,7 @@ from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.copied import is_copied
 from tasks.verification.numbers import as_number, parse_number, says_two
 from tasks.verification.process_pool import LimitMet, ProcessPool, serve
-from tasks.verification.text import MINUS, normalise_answer, unstyled
+from tasks.verification.text import MINUS, normalise_answer, unstyled, with_powers
 
 _LONGEST = 2000  # characters; no honest formula is longer
 _POOL = ProcessPool("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
@@ -47,7 +48,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     """Whether the answer means what the reference means. Raises InputError: the reference is no
     mathematics."""
     reference = prompt.answer
-    if normalise_answer(answer) == normalise_answer(reference):
+    same = (normalise_answer(with_powers(one)) for one in (answer, reference))
+    if len(set(same)) == 1:
         return Outcome(True)
     if len(answer) > _LONGEST:
         return Outcome(False, f"an answer of {len(answer)} characters is no formula")
@@ -105,6 +107,11 @@ _NAMES = re.compile(
 )
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(infinity|inf|oo)(?![A-Za-z])|∞")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?!\w)")
+_POWER = re.compile(r"\^ ?(-?\d+(?:\.\d+)?)")
+_ROOT = re.compile(r"√ ?\(([^()]*)\)")
+_SIGNS = str.maketrans(
+    {"π": "\\pi ", "√": "\\sqrt ", "·": "\\cdot ", "⋅": "\\cdot ", "⩽": "\\le ", "⩾": "\\ge "}
+)
 _MIXED = re.compile(r"(?<![\w.])(\d+) (\d+)/(\d+)(?![\w.])")
 
 
@@ -113,8 +120,8 @@ def as_latex(text: str) -> str:
     are."""
     if _MARKED.search(text):
         return text
-    text = re.sub(f"[{MINUS}]", "-", unstyled(text)).replace("**", "^")
-    text = text.replace("π", "\\pi ").replace("√", "\\sqrt ")
+    text = re.sub(f"[{MINUS}]", "-", with_powers(unstyled(text))).replace("**", "^")
+    text = _ROOT.sub(r"\\sqrt{\1}", _POWER.sub(r"^{\1}", text)).translate(_SIGNS)
     text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", _MIXED.sub(r"\1\\frac{\2}{\3}", text))
     text = _NAMES.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", text))
     return f"${text}$"
@@ -146,7 +153,7 @@ def _is_formula(text: str) -> bool:
 
 
 CHECK = Check(
-    version=3,
+    version=4,
     agrees=agrees,
     slow=True,
     reads=_is_formula,

@@ -10,7 +10,9 @@ from tasks.verification.text import normalise_answer
 CHOICES = "choices"
 """The name of the constraint."""
 
-_WRAPPED = re.compile(r"[*_`$\"'“”]+|\\(?:boxed|text|textbf|mathrm)\b|[{}]")
+_WRAPPED = re.compile(r"[*_`$\"'“”]+|\\(?:boxed|text|textbf|mathrm)(?![A-Za-z])|[{}]")
+_WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | str.maketrans("【】", "[]")
+"""Full-width letters and marks, as those of ASCII."""
 _PHRASE = re.compile(
     r"(?:the\s+)?(?:correct|right|best|final)?\s*(?:answer|choice|option)\s*(?:is\b|:|=)?\s*:?\s*",
     re.IGNORECASE,
@@ -137,7 +139,7 @@ def _begins(folded: str, choice: str) -> bool:
 
 
 def _unwrapped(text: str) -> str:
-    return " ".join(_WRAPPED.sub(" ", text).split())
+    return " ".join(_WRAPPED.sub(" ", text.translate(_WIDE)).split())
 
 
 def _folded(text: str) -> str:

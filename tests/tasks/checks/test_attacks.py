@@ -72,10 +72,10 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
          "nan km", "inf km", "km", "4..6 km", "5 ± 5 km", "5 апельсинов", "5 km/h", "5½ km"),
     ),
     "math": (
-        asked("math", "3", "Evaluate $\\int_0^1 9x^2 dx$, or 2^2 - 1, or 9/3."),
+        asked("math", "3", "Evaluate $\\int_0^1 9x^2 dx$, or 2^2 - 1, or 9/3, or 1\\times3."),
         ("3", "$3$", "x = 3", "\\frac{6}{2}", "\\sqrt{9}", "3.0", "3 cm"),
-        ("\\int_0^1 9x^2 dx", "\\int_0^3 1 dx", "2^2 - 1", "9/3", "\\sum_{i=1}^{2} i",
-         "\\lim_{x\\to 3} x", "\\frac{d}{dx} 3x", "\\max(3, 2)",
+        ("\\int_0^1 9x^2 dx", "\\int_0^3 1 dx", "2^2 - 1", "2² - 1", "9/3", "1\\times3",
+         "\\sum_{i=1}^{2} i", "\\lim_{x\\to 3} x", "\\frac{d}{dx} 3x", "\\max(3, 2)",
          "\\det\\begin{pmatrix}3\\end{pmatrix}", "3 \\mod 5", "4 = 3", "3 = 4", "x = 4 = 3",
          "3 \\approx 4", "3 \\neq 4", "\\pm 3", "3 or 4", "3, 4", "\\{3, 4\\}", "x = 3 or x = 4",
          "$3$ or $4$", "\\boxed{3} \\boxed{4}", "\\boxed{4}, \\boxed{3}", "x \\ge 3", "[3, 4]",

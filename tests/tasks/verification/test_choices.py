@@ -22,7 +22,7 @@ def question(answer: str = "B", choices: tuple[str, ...] = CITIES) -> Prompt:
 FORMS = (
     "B", "b", "(B)", "B.", "[b]", "**B**", "$\\boxed{B}$", "B) Berlin", "B: berlin.",
     "**B.** Berlin", "B - Berlin", "(b) because of its wall", "B. And I am sure",
-    "Berlin", " BERLIN. ", "Option B",
+    "Berlin", " BERLIN. ", "Option B", "（Ｂ）", "【B】",
     "Berlin (B)", "B (Berlin).", "B is the correct answer.", "B, A and C are wrong",
     "B) Berlin. A) Paris is wrong.", "B. Berlin, and a wall", "B, not C", "B. A is in France.",
     "Answer: (B)", "The correct answer is B.", "the answer is **Berlin**",
