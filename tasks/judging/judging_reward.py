@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
 
-WORDING = 2
+WORDING = 3
 """Raise it when judges are asked or read in another way: it is part of every judging reward's
 VERSION."""
 
