@@ -71,6 +71,11 @@ def test_every_constraint_must_hold_and_all_broken_ones_are_named() -> None:
     assert agrees(all_three, "a, c d").detail == "; ".join(broken)
 
 
+def test_quotes_around_a_text_or_of_its_own_may_stand_at_its_ends() -> None:
+    for text in ('He said "no"', '"He said "no""', '**He said "no"**'):
+        assert agrees(asked(starts_with="he said", ends_with='"no"'), text).ok, text
+
+
 def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid():
     for name, value, message in (
         ("max_word", 3, r"p: unknown constraint 'max_word'.*max_words"),
