@@ -44,7 +44,8 @@ class EndpointJudge(Judge):
         config = self._config
         parameters = config.parameters_for(config.temperature, config.max_response_tokens)
         parameters |= question.parameters
-        return ChatRequest(config.model, tuple(question.messages), parameters, question.sample)
+        messages = ({"role": "user", "content": question.text},)
+        return ChatRequest(config.model, messages, parameters, question.sample)
 
     def values(self) -> dict[str, float]:
         """Also `requests`, and `waited_seconds` for an endpoint that was down, including now."""

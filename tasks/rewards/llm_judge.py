@@ -22,7 +22,6 @@ from tasks.judging.bench import Case
 from tasks.judging.judging_reward import Judging, JudgingConfig, judging_reward
 from tasks.judging.sheets import Item, Sheet
 from tasks.verification.correct import are_correct
-from tasks.verification.verify import check_versions
 
 Aspect = Literal["accuracy", "logic", "coherence", "completeness", "creativity"]
 
@@ -130,5 +129,4 @@ REWARD = judging_reward(
     prepare,
     score,
     questions=lambda config: len(config.aspects) + bool(config.hallucination_penalty),
-    versions=lambda config: check_versions() if config.verify else {},
 )

@@ -63,9 +63,7 @@ def rating(body: dict[str, Any]) -> str:
 
 
 def questions(count: int, word: str = "response") -> list[Question]:
-    system = {"role": "system", "content": "Judge."}
-    asked = [{"role": "user", "content": f"{word} {number}"} for number in range(count)]
-    return [Question((system, one)) for one in asked]
+    return [Question(f"{word} {number}") for number in range(count)]
 
 
 def texts(rulings: list[Ruling]) -> list[str]:
@@ -74,7 +72,7 @@ def texts(rulings: list[Ruling]) -> list[str]:
 
 
 def expected(asked: list[Question]) -> list[str]:
-    return [rating({"messages": [dict(message) for message in one.messages]}) for one in asked]
+    return [rating({"messages": [{"role": "user", "content": one.text}]}) for one in asked]
 
 
 def test_rulings_come_in_order_and_a_question_is_asked_once_over_runs(judge: Any) -> None:
@@ -101,10 +99,11 @@ def test_what_is_sent_is_the_config_s_and_the_question_s(judge: Any) -> None:
         one = judge(server.url, temperature=0.5, limit_parameter=limit, parameters=effort)
         (question,) = questions(1)
         form = {"response_format": {"type": "json_object"}}
-        asked = [question, Question(question.messages, parameters=form)]
-        asked.append(Question(question.messages, sample=1))
+        asked = [question, Question(question.text, parameters=form)]
+        asked.append(Question(question.text, sample=1))
         assert len({ruling.digest for ruling in one.ask(asked)}) == 3
-        plain = {"model": "judge-1", "messages": list(question.messages), "temperature": 0.5}
+        messages = [{"role": "user", "content": question.text}]
+        plain = {"model": "judge-1", "messages": messages, "temperature": 0.5}
         bodies = sorted((request.body for request in server.seen), key=len)
         assert bodies[0] == bodies[1] == plain | {limit: 512} | effort
         assert bodies[2] == bodies[0] | form

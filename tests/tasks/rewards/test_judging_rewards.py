@@ -20,7 +20,7 @@ from tasks.judging import judging_reward
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.chat_server import ChatServer
-from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
+from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling
 from tests.tasks.judging.test_calibration import WORTH, knowing
 
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 1.0}
@@ -92,7 +92,7 @@ def test_implicit_aggregation_is_one_rating_with_all_criteria_in_view(scored):
     found, judge = scored(rubric_judge, BASE, lambda one: ruling(one, 7), trace("an apple"))
     assert found[0].value == pytest.approx(6 / 9)
     shown = ("(essential) Says apple.", "(a pitfall to avoid) Does not say fig.", "1 (worst) to 10")
-    assert [one for one in shown if one not in text_of(judge.asked[0])] == []
+    assert [one for one in shown if one not in judge.asked[0].text] == []
 
 
 def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_common_one(
@@ -158,7 +158,7 @@ def test_the_general_judge_weighs_aspects_and_punishes_inventions(scored):
     creative = UNPUNISHED | {"aspects": {"creativity": 1.0}}
     found, judge = scored(llm_judge, creative, rated(creativity=10), trace("x"))
     assert found[0].value == 1.0
-    assert "invented" not in text_of(judge.asked[0])
+    assert "invented" not in judge.asked[0].text
 
 
 def test_a_verifier_comes_before_the_judge(scored):
@@ -170,7 +170,7 @@ def test_a_verifier_comes_before_the_judge(scored):
     found, judge = scored(llm_judge, UNPUNISHED, reply, right, wrong, prompts=[sums] * 2)
     assert values(found) == [1.0, 0.5]
     assert [one.detail["verified"] for one in found] == [True, False]
-    assert all("Accuracy" not in text_of(one) for one in judge.asked)
+    assert all("Accuracy" not in one.text for one in judge.asked)
     unverified = UNPUNISHED | {"verify": False}
     found, _ = scored(llm_judge, unverified, reply, right, prompts=[sums])
     assert found[0].value == 0.5

@@ -56,7 +56,7 @@ def test_a_real_server_that_is_killed_and_back_after_30_seconds_changes_no_rulin
             time.sleep(30)
             running = server()
             assert texts(rulings.result(60)) == [
-                echo({"messages": question.messages}) for question in asked
+                echo({"messages": [{"role": "user", "content": one.text}]}) for one in asked
             ]
     finally:
         running.kill()
