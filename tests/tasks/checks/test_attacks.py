@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Prompt, parse_trace
 from tasks.checks import quantity
 from tasks.contract.check import CHECKS
@@ -47,10 +46,10 @@ POINTERS = ("*p", "p", "**p", "p")
 TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
     "exact": (
         asked("exact", "Rome"),
-        ("Rome", " rome. ", "Ｒｏｍｅ"),
+        ("Rome", " rome. ", "Ｒｏｍｅ", "\tROME \n", "**Rome**", "`Rome`."),
         ("Rome or Paris", "Rome, Paris", "not Rome", "Rome!", "R o m e", "Rоme", "Ro\u200bme",
-         "\u202eemoR", "Rome\u0301", "Rome (or Paris)", "{Rome}", "Rome\nParis", "*Rome*", ".*", "",
-         ".", "The answer is Rome", "Rom", "Romes", "Rome..", "/Rome|Paris/"),
+         "\u202eemoR", "Rome\u0301", "Rome (or Paris)", "{Rome}", "Rome\nParis", "*Rome*",
+         "__Rome__", ".*", "", ".", "The answer is Rome", "Rom", "Romes", "Rome..", "/Rome|Paris/"),
     ),
     "numeric": (
         asked("numeric", "12", "What is 144/12, or 10 + 2?"),
@@ -167,8 +166,6 @@ def test_what_a_reference_is_written_like_may_be_copied() -> None:
 def test_a_choice_among_equal_texts_is_any_of_them() -> None:
     assert agrees(asked("choice", "B", choices=POINTERS), "D").ok is False
     assert agrees(asked("choice", "B", choices=("4", "4", "5")), "4").ok
-    with pytest.raises(InputError, match="no answer to compare with"):
-        agrees(asked("exact"), ".")
 
 
 @pytest.mark.parametrize(
@@ -236,19 +233,14 @@ READERS = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_endless_answers_take_no_time_to_speak_of(name: str) -> None:
-    takes_time_in_proportion(name, 10_000)
-
-
-def takes_time_in_proportion(name: str, size: int) -> None:
     """A piece again and again, and behind an opened answer; `math` refuses more than 2,000
-    characters and has a process with a limit. At most 10 s of processor time for 100 kB, which take
-    below 1 s on a quiet core. What is quadratic takes minutes."""
+    characters and has a process with a limit. At most 1 s of processor time for 10 kB, which take
+    below 0.1 s on a quiet core. What is quadratic takes many."""
     READERS[name]("5 km")
     for piece in PIECES:
-        for text in ((piece * size)[:size], "<answer>" + (piece * size)[:size]):
-            assert takes_at_most(size / 10_000, functools.partial(READERS[name], text), tries=3), (
-                piece
-            )
+        whole = (piece * 10_000)[:10_000]
+        for text in (whole, "<answer>" + whole):
+            assert takes_at_most(1, functools.partial(READERS[name], text), tries=3), piece
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from schemas.base import InputError
 from tasks.checks.math import agrees
 from tests.tasks.prompts import prompt
 from tests.tasks.verification.test_verify import pairs
@@ -49,9 +48,3 @@ def test_hostile_answers_are_wrong_in_bounded_time(hostile: str) -> None:
     started = time.monotonic()
     assert not agrees(prompt("2", "math"), hostile).ok
     assert time.monotonic() - started < 300
-
-
-def test_a_reference_that_is_no_mathematics_is_an_error_naming_the_prompt() -> None:
-    none = r"prompt p1 .*'math' but its answer '\?' is no mathematics"
-    with pytest.raises(InputError, match=none):
-        agrees(prompt("?", "math"), "3")

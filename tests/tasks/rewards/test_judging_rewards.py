@@ -22,6 +22,7 @@ from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.chat_server import ChatServer
 from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling
 from tests.tasks.judging.test_calibration import WORTH, knowing
+from tests.tasks.prompts import values
 
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 1.0}
 CRITERIA = [
@@ -68,10 +69,6 @@ def scored(monkeypatch):
             assert judge.closed
 
     return run
-
-
-def values(found) -> list[float | None]:
-    return [one.value for one in found]
 
 
 def test_explicit_aggregation_is_the_weighted_part_of_criteria_that_are_satisfied(scored):

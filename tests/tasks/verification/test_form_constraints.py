@@ -95,15 +95,6 @@ def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid():
             validate([Constraint(name=name, value=value)], "p")
 
 
-def test_a_prompt_without_constraints_or_with_a_wrong_one_is_an_error() -> None:
-    for given, problem in (
-        ({}, "it has no constraints"),
-        ({"max_words": -1}, "prompt p1.*whole number"),
-    ):
-        with pytest.raises(InputError, match=problem):
-            agrees(asked(**given), "x")
-
-
 def test_words_sentences_and_paragraphs_are_counted_as_people_do() -> None:
     fact = ["It's", "a", "well-known", "fact", "3", "of", "4"]
     assert words("It's a well-known fact: 3 of 4!") == fact
