@@ -17,6 +17,7 @@ from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
 from tasks.judging import judging_reward
+from tasks.judging.rubric_value import weighed_again
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.chat_server import ChatServer
@@ -112,6 +113,13 @@ def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_commo
     bare = rubric_judge.Config.parse({"judge": JUDGE})
     with pytest.raises(InputError, match="no criteria"):
         rubric_judge.prepare(bare, Resources({}, answers=None))
+
+
+def test_a_ledgers_ruling_is_weighed_again_or_abstains_without_weight():
+    config = rubric_judge.Config.parse(BASE | EXPLICIT | {"weights": {"essential": 0.0}})
+    judged = {"grades": {"a": 1.0, "b": 1.0, "c": 0.0}}
+    for number, value in ((3, 0.7), (1, None)):
+        assert weighed_again(config, config.criteria[:number], judged, 0.5) == value
 
 
 ONLY_OPTIONAL = {"essential": 0.0, "important": 0.0, "pitfall": 0.0}
