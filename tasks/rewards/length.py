@@ -11,6 +11,7 @@ response earns nothing, since otherwise any text of the right length would do.
 `overlong` differs: it only punishes, close to the fixed response length.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -41,16 +42,12 @@ def score(
     config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[float | None]:
     """The formula above. Never abstains."""
+    most = math.inf if config.maximum is None else config.maximum
+    gaps = [max(config.minimum - one.tokens, one.tokens - most, 0) for one in responses]
     return [
-        worth(config, one.tokens) if parse_trace(one.text, prompt.channels) else 0.0
-        for prompt, one in zip(prompts, responses, strict=True)
+        max(0.0, 1 - gap / config.slope) if parse_trace(one.text, prompt.channels) else 0.0
+        for prompt, one, gap in zip(prompts, responses, gaps, strict=True)
     ]
-
-
-def worth(config: Config, tokens: int) -> float:
-    """The reward of a well-formed response of so many tokens."""
-    over = 0 if config.maximum is None else tokens - config.maximum
-    return max(0.0, 1 - max(config.minimum - tokens, over, 0) / config.slope)
 
 
 REWARD = Reward(version=1, config=Config, score=score)

@@ -6,24 +6,16 @@ table. Three of SciBench's textbooks are of mathematics (calculus, differential 
 statistics): its second reading beside that label.
 """
 
-import csv
-import gzip
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from schemas.examples import Domain
+from tasks.data.readers import read_records
+from tasks.suites.mt_bench import DOMAINS
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
-
-MTBENCH = {
-    **dict.fromkeys(("writing", "roleplay"), "creative"),
-    **{"math": "math", "coding": "coding", "stem": "science", "extraction": "summarization"},
-    **dict.fromkeys(("reasoning", "humanities"), "general"),
-}
-"""As in flows/recipes/open_data.toml."""
 
 VICUNA = {
     **dict.fromkeys(("writing", "roleplay"), "creative"),
@@ -82,7 +74,7 @@ _SETS: dict[str, tuple[str, str | Callable[[Row], str], str | Callable[[Row], st
     "mtbench": (
         "mtbench/question.jsonl",
         lambda row: str(row["turns"][0]),
-        lambda row: MTBENCH[row["category"]],
+        lambda row: DOMAINS[row["category"]],
     ),
     "vicuna": (
         "mtbench/vicuna_question.jsonl",
@@ -107,17 +99,7 @@ def real_sets(data: Path = SHARED) -> dict[str, list[Labelled]]:
 def _labelled(data: Path, path: str, prompt: Any, domain: Any) -> Iterator[Labelled]:
     for file in sorted(data.glob(path)):
         mathematics = file.stem.removesuffix("_sol") in ("calculus", "diff", "stat")
-        for row in _rows(file):
+        for row in (record.row for record in read_records(file.name, file)):
             label = Domain(domain(row) if callable(domain) else domain)
             text = prompt(row) if callable(prompt) else row[prompt]
             yield Labelled(text, label, Domain.MATH if mathematics else label)
-
-
-def _rows(file: Path) -> list[Row]:
-    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    if file.suffix == ".csv":
-        return list(csv.DictReader(raw.decode().splitlines()))
-    if file.suffix == ".json":
-        rows = json.loads(raw)
-        return list(rows.values()) if isinstance(rows, dict) else rows
-    return [json.loads(line) for line in raw.splitlines()]
