@@ -61,7 +61,7 @@ from schemas.examples import Prompt, Trace
 from tasks.contract.reward import Anneal, Factor, Judged, Response, Reward, RewardConfig
 from tasks.evaluation.channels import ENDS, Channels, channels_of, folded
 from tasks.evaluation.grounding import abstains, contradicts_itself
-from tasks.verification.verify import verify_many
+from tasks.verification.correct import are_correct
 
 Version = Literal["v3", "v4"]
 
@@ -127,22 +127,15 @@ def grades(
     version: Version, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[Grade | None]:
     """The grade of each response; None for a prompt that cannot be graded."""
-    pairs = zip(prompts, responses, strict=True)
-    taken = [channels_of(response.text, prompt) for prompt, response in pairs]
-    answerable = [
-        index
-        for index, prompt in enumerate(prompts)
-        if prompt.grounding == "answerable" and prompt.check != "none"
-    ]
-    said = [responses[index].text for index in answerable]
-    verdicts = verify_many([prompts[index] for index in answerable], said)
-    right = {index: verdict.exact for index, verdict in zip(answerable, verdicts, strict=True)}
     found: list[Grade | None] = [None] * len(prompts)
-    for index, (prompt, one) in enumerate(zip(prompts, taken, strict=True)):
-        told = index in right
-        if prompt.context and (told or prompt.grounding in ("unanswerable", "out_of_domain")):
-            is_right = right.get(index, False)
-            found[index] = grade(version, one, prompt.context, told=told, right=is_right)
+    places = [place for place, one in enumerate(prompts) if one.context and one.grounding]
+    asked, said = [prompts[place] for place in places], [responses[place].text for place in places]
+    for place, prompt, text, right in zip(
+        places, asked, said, are_correct(asked, said), strict=True
+    ):
+        if prompt.context and right is not None:
+            told, one = prompt.grounding == "answerable", channels_of(text, prompt)
+            found[place] = grade(version, one, prompt.context, told=told, right=told and right)
     return found
 
 

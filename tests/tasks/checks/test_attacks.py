@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.examples import GROUNDED_REFUSAL, Prompt, parse_trace
+from schemas.examples import Prompt, parse_trace
 from tasks.checks import quantity
 from tasks.contract.check import CHECKS
 from tasks.evaluation.dipg_protocol.points import VERSIONS, score
-from tasks.evaluation.grounding import abstains, judge_grounded
+from tasks.evaluation.grounding import judge_grounded
 from tasks.evaluation.refusals import classify_refusal
 from tasks.judging.address import address
 from tasks.judging.hardening import worthless
@@ -79,7 +79,8 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
          "3 \\approx 4", "3 \\neq 4", "\\pm 3", "3 or 4", "3, 4", "\\{3, 4\\}", "x = 3 or x = 4",
          "$3$ or $4$", "\\boxed{3} \\boxed{4}", "\\boxed{4}, \\boxed{3}", "x \\ge 3", "[3, 4]",
          "x = x", "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty",
-         "3 \\text{ or } 4", "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}"),
+         "3 \\text{ or } 4", "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}", "10^{10^{10}}!",
+         "(" * 500 + "1" + ")" * 500, "7" * 1900, "x" * 5000, "\\frac" * 300, "\\"),
     ),
     "choice": (
         asked("choice", "B", choices=GENES),
@@ -179,17 +180,6 @@ def test_one_flexible_answer_is_judged(completion: str) -> None:
     prompts = [asked("choice", letter, choices=GENES) for letter in "ABCD"]
     told = [(prompt, flexible_answer(prompt, completion)) for prompt in prompts]
     assert sum(bool(said) and agrees(prompt, said).ok for prompt, said in told) <= 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [f"{GROUNDED_REFUSAL}, but it is Rome", f"Rome. {GROUNDED_REFUSAL}",
-    f"{GROUNDED_REFUSAL} or Rome", f"not: {GROUNDED_REFUSAL}",
-     "The context does not", "context", f"{GROUNDED_REFUSAL}\nRome",
-         f"{GROUNDED_REFUSAL}{GROUNDED_REFUSAL}"],
-)  # fmt: skip
-def test_an_answer_beside_a_refusal_is_no_refusal(answer: str) -> None:
-    assert not abstains(answer)
 
 
 PIECES = (

@@ -1,8 +1,6 @@
 """Check `math`: what means the same agrees, and nothing that a model writes hangs or fills the
 memory."""
 
-import time
-
 import pytest
 
 from tasks.checks.math import agrees
@@ -38,13 +36,3 @@ def test_what_means_the_same_agrees_and_what_means_something_else_does_not(table
 def test_the_detail_says_how_both_were_read() -> None:
     said = "'x + 1', read as x + 1, is not '\\\\frac{1}{2}', read as 1/2"
     assert agrees(prompt("\\frac{1}{2}", "math"), "x + 1").detail == said
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    ["10^{10^{10}}!", "(" * 500 + "1" + ")" * 500, "7" * 1900, "x" * 5000, "\\frac" * 300, "\\"],
-)
-def test_hostile_answers_are_wrong_in_bounded_time(hostile: str) -> None:
-    started = time.monotonic()
-    assert not agrees(prompt("2", "math"), hostile).ok
-    assert time.monotonic() - started < 300

@@ -1,6 +1,5 @@
 """Check `quantity`: numbers with units, in words, symbols and the LaTeX of SciBench."""
 
-
 from schemas.examples import Prompt
 from tasks.checks.quantity import agrees
 from tests.tasks.prompts import prompt

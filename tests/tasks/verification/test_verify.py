@@ -177,6 +177,8 @@ ANSWERS = (
     "The passage does not mention the capital. It is Paris.", "The text does not say no",
     "The article does not report a difference", "The context does not say it, as it is Paris",
     "Not enough information, so Paris", "It cannot be Paris", "Not in the morning", "",
+    f"{GROUNDED_REFUSAL} or Paris", f"not: {GROUNDED_REFUSAL}", f"{GROUNDED_REFUSAL}\nParis",
+    f"{GROUNDED_REFUSAL}{GROUNDED_REFUSAL}", "The context does not", "context",
     "Context does contain this information", "Paris. Context does not contain this information",
 )  # fmt: skip
 
