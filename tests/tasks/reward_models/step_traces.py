@@ -1,6 +1,6 @@
 """Traces of two sums in three steps, for the tests of what scores them."""
 
-from schemas.examples import Domain, Example, PreferencePair, Rejection, Trace, prompt_id
+from schemas.examples import Domain, Example, PreferencePair, Rejection, prompt_id
 from tasks.models.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -36,7 +36,3 @@ def preference(chosen: str, rejected: str, because: Rejection = "wrong") -> Pref
         chosen_from="teacher",
         rejected_because=because,
     )
-
-
-def trace(reasoning: str, answer: str) -> str:
-    return Trace(reasoning=reasoning, answer=answer).render()
