@@ -103,12 +103,6 @@ def test_a_judge_that_rates_by_its_next_token_is_asked_item_by_item():
     assert found[0].detail == {"grades": {"Answer": 0.75, "overall": pytest.approx(0.5)}}
 
 
-def test_the_same_response_is_the_same_question_and_any_other_is_another():
-    asked = [question(Sheet(ITEMS), {"task": "t", "answer": answer})[0] for answer in "aab"]
-    assert len({mark_in(one) for one in asked}) == 2
-    assert question(Sheet(ITEMS), {"task": "t"}) == question(Sheet(ITEMS), {"task": "t"})
-
-
 def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
     """The second question is another one, with another mark, and says what was wrong in words of
     ours."""
