@@ -89,21 +89,16 @@ class Grade:
     inconsistency, and a proof where the gym asks for one."""
 
     points: dict[str, float] = field(default_factory=dict)
-    format_error: bool = False
-    abstained: bool = False
     hallucination: bool = False
     inconsistency: bool = False
     safe: bool = True
 
-    @property
-    def penalty(self) -> float:
-        """The negative points that `penalties` scales."""
-        scaled = [points for what, points in self.points.items() if what != "format"]
-        return sum(points for points in scaled if points < 0)
-
     def value(self, penalties: float) -> float:
-        """All points, with those of `penalty` scaled."""
-        return sum(self.points.values()) + (penalties - 1) * self.penalty
+        """All points, with the negative ones scaled, except those for the format."""
+        return sum(
+            points * (penalties if points < 0 and what != "format" else 1)
+            for what, points in self.points.items()
+        )
 
 
 def score(
@@ -145,26 +140,25 @@ def grade(
     """Grade a response (None: malformed). `told`: the context answers the question; `right`: the
     final answer is correct."""
     if one is None:
-        return Grade({"format": -10.0 if version == "v3" else -50.0}, format_error=True, safe=False)
+        return Grade({"format": -10.0 if version == "v3" else -50.0}, safe=False)
     abstained = abstains(one.final)
     return (_grade_v3 if version == "v3" else _grade_v4)(one, context, told, right, abstained)
 
 
 def _grade_v3(one: Channels, context: str, told: bool, right: bool, abstained: bool) -> Grade:
-    grade = partial(Grade, abstained=abstained)
     points = {"format": 10.0}
     if not _is_grounded(one.quotes, context):
-        return grade({**points, "proof": -25.0}, hallucination=True, safe=False)
+        return Grade({**points, "proof": -25.0}, hallucination=True, safe=False)
     if not _is_proof(one.quotes):
-        return grade({**points, "proof": -15.0}, safe=False)
+        return Grade({**points, "proof": -15.0}, safe=False)
     answer = 15.0 if abstained and not told else 10.0 if right and not abstained else -20.0
-    return grade({**points, "trace": 10.0, "answer": answer})
+    return Grade({**points, "trace": 10.0, "answer": answer})
 
 
 def _grade_v4(one: Channels, context: str, told: bool, right: bool, abstained: bool) -> Grade:
     points = {"format": 10.0}
     if abstained:
-        return Grade({**points, "abstention": -15.0 if told else 20.0}, abstained=True)
+        return Grade({**points, "abstention": -15.0 if told else 20.0})
     written = Trace(reasoning=one.analysis, answer=one.final)
     inconsistent = contradicts_itself(written, abstained=False)
     grade = partial(Grade, inconsistency=inconsistent)
@@ -200,4 +194,4 @@ def _is_grounded(quotes: Sequence[str], context: str) -> bool:
     return all((bare := folded(quote).strip(ENDS)) != "" and bare in plain for quote in quotes)
 
 
-REWARD = Reward(version=5, config=Config, score=score, at=Config.at)
+REWARD = Reward(version=6, config=Config, score=score, at=Config.at)
