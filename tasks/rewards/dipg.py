@@ -53,9 +53,9 @@ Prompts without grounding or context, and answerable ones whose answer cannot be
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from schemas.examples import Prompt, Trace
 from tasks.contract.reward import Anneal, Factor, Judged, Response, Reward, RewardConfig
@@ -110,12 +110,7 @@ def score(
         raise ValueError("annealed penalties depend on the update: use config.at(update)")
     factor = config.penalties
     graded = grades(config.version, prompts, responses)
-    return [None if one is None else Judged(one.value(factor), _detail(one)) for one in graded]
-
-
-def _detail(one: Grade) -> dict[str, Any]:
-    told = ("points", "hallucination", "inconsistency", "safe")
-    return {name: getattr(one, name) for name in told}
+    return [one and Judged(one.value(factor), asdict(one)) for one in graded]
 
 
 def grades(

@@ -38,14 +38,9 @@ def score(
 def _score(config: Config, channels: Format, text: str) -> float:
     if parse_trace(text, channels):
         return 1.0
-    tags = _once(channels)
-    return config.partial_credit / len(tags) * tags_in_place(text, tags)
-
-
-def _once(channels: Format) -> list[str]:
-    """The tags that a trace has exactly once, in order."""
     every = [tag for pair in ELEMENTS[channels].values() for tag in pair]
-    return [tag for tag in every if every.count(tag) == 1]
+    tags = [tag for tag in every if every.count(tag) == 1]
+    return config.partial_credit / len(tags) * tags_in_place(text, tags)
 
 
 def tags_in_place(text: str, tags: Sequence[str]) -> int:

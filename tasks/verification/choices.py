@@ -126,16 +126,14 @@ def _of_text(text: str, choices: Sequence[str]) -> tuple[str, str]:
     folded = _folded(text)
     named = dict(zip(letters(choices), choices, strict=True))
     begun = {
-        name: len(_folded(one)) for name, one in named.items() if _begins(folded, _folded(one))
+        name: len(choice)
+        for name, one in named.items()
+        if (choice := _folded(one)) and re.match(rf"{re.escape(choice)}(?!\w)", folded)
     }
     most = max(begun.values(), default=0)
     longest = [name for name, length in begun.items() if length == most]
     written = [name for name in longest if text.startswith(_unwrapped(named[name]))]
     return "".join(written or longest), text[most:]
-
-
-def _begins(folded: str, choice: str) -> bool:
-    return bool(choice) and re.match(rf"{re.escape(choice)}(?!\w)", folded) is not None
 
 
 def _unwrapped(text: str) -> str:

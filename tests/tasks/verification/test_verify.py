@@ -205,6 +205,7 @@ SHORT, TOWN = told({"max_words": 1}), "A dog barks at night in the old town."
 DETAILS = (
     (prompt("42", "numeric"), "41 km", "'41 km' is not '42'"),
     (prompt("42", "numeric"), "many", "'many' is no number"),
+    (prompt("1/2", "math"), "x + 1", "'x + 1', read as x + 1, is not '1/2', read as 1/2"),
     (prompt("5 km", "quantity"), "5 kg", "'5 kg' is not '5 km': kilogram is not meter"),
     (prompt("", "constraints", constraints=SHORT), "a b", "max_words = 1: found 2"),
     (prompt("", "faithful", context=TOWN), "Cats sing.", "2 words, fewer than 5"),
