@@ -12,13 +12,12 @@ response earns nothing, since otherwise any text of the right length would do.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from schemas.examples import Prompt, parse_trace
-from tasks.contract.reward import Response, Reward, RewardConfig
+from tasks.contract.reward import Response, Reward, RewardConfig, each
 
 
 class Config(RewardConfig):
@@ -38,16 +37,13 @@ class Config(RewardConfig):
         return self
 
 
-def score(
-    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
-) -> list[float | None]:
+@each
+def score(config: Config, prompt: Prompt, response: Response) -> float:
     """The formula above. Never abstains."""
     most = math.inf if config.maximum is None else config.maximum
-    gaps = [max(config.minimum - one.tokens, one.tokens - most, 0) for one in responses]
-    return [
-        max(0.0, 1 - gap / config.slope) if parse_trace(one.text, prompt.channels) else 0.0
-        for prompt, one, gap in zip(prompts, responses, gaps, strict=True)
-    ]
+    gap = max(config.minimum - response.tokens, response.tokens - most, 0)
+    well_formed = parse_trace(response.text, prompt.channels) is not None
+    return max(0.0, 1 - gap / config.slope) if well_formed else 0.0
 
 
 REWARD = Reward(version=1, config=Config, score=score)

@@ -133,6 +133,7 @@ UNUSABLE = (
     ("choice", "C", CHOICES, "its answer 'C' is none of the letters A to B"),
     ("choice", "", CHOICES, "its answer '' is none of the letters A to B"),
     ("constraints", "", {}, "it has no constraints"),
+    ("tests", "", {}, "it has no tests"),
     ("constraints", "", {"max_words": -1}, "takes a whole number"),
 )
 

@@ -8,14 +8,11 @@ statistics): its second reading beside that label.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from schemas.examples import Domain
-from tasks.data.readers import read_records
 from tasks.suites.mt_bench import DOMAINS
-
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
+from tests.end_to_end.tasks.records import SHARED, rows
 
 VICUNA = {
     **dict.fromkeys(("writing", "roleplay"), "creative"),
@@ -91,15 +88,15 @@ CLEAR = tuple(_SETS)[:-2]
 """Sets whose label is a domain: that of the two others is a use."""
 
 
-def real_sets(data: Path = SHARED) -> dict[str, list[Labelled]]:
+def real_sets() -> dict[str, list[Labelled]]:
     """Every labelled prompt by the name of its set."""
-    return {name: list(_labelled(data, *about)) for name, about in _SETS.items()}
+    return {name: list(_labelled(*about)) for name, about in _SETS.items()}
 
 
-def _labelled(data: Path, path: str, prompt: Any, domain: Any) -> Iterator[Labelled]:
-    for file in sorted(data.glob(path)):
+def _labelled(path: str, prompt: Any, domain: Any) -> Iterator[Labelled]:
+    for file in sorted(SHARED.glob(path)):
         mathematics = file.stem.removesuffix("_sol") in ("calculus", "diff", "stat")
-        for row in (record.row for record in read_records(file.name, file)):
+        for row in rows(str(file.relative_to(SHARED))):
             label = Domain(domain(row) if callable(domain) else domain)
             text = prompt(row) if callable(prompt) else row[prompt]
             yield Labelled(text, label, Domain.MATH if mathematics else label)
