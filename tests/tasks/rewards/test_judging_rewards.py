@@ -182,6 +182,9 @@ def test_a_verifier_comes_before_the_judge(scored):
     accuracy = UNPUNISHED | {"aspects": {"accuracy": 2.0}}
     found, judge = scored(llm_judge, accuracy, reply, right, prompts=[sums])
     assert (found[0].value, judge.asked) == (1.0, [])  # nothing is left to ask
+    # 0.1 + 0.2 + 0.3 is more than 0.3 + 0.1 + 0.2, in this arithmetic
+    thirds = UNPUNISHED | {"aspects": {"accuracy": 0.3, "logic": 0.1, "coherence": 0.2}}
+    assert scored(llm_judge, thirds, reply, right, prompts=[sums])[0][0].value == 1.0
 
 
 def test_what_was_calibrated_is_in_the_ledger_and_a_lost_judge_ends_the_stage(monkeypatch):
