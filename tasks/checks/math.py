@@ -120,7 +120,8 @@ def as_latex(text: str) -> str:
     are."""
     if _MARKED.search(text):
         return text
-    text = re.sub(f"[{MINUS}]", "-", with_powers(unstyled(text))).replace("**", "^")
+    text = with_powers(unstyled(text)).strip().removesuffix(".")
+    text = re.sub(f"[{MINUS}]", "-", text).replace("**", "^")
     text = _ROOT.sub(r"\\sqrt{\1}", _POWER.sub(r"^{\1}", text)).translate(_SIGNS)
     text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", _MIXED.sub(r"\1\\frac{\2}{\3}", text))
     text = _NAMES.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", text))
