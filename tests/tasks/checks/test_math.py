@@ -14,7 +14,8 @@ pi/2 == \frac{\pi}{2} | 1 - cos(x)^2 == \sin^2 x | 2, 1 == \{1, 2\} | x = 1 or x
 (-∞, 2] == (-\infty, 2] | (1, 2) == 1 < x < 2 | y - 1 = 2x == y = 2x + 1 | \boxed{17} == 17
 **x+1** == x + 1 | x – 1 == x - 1 | 50% == 0.5 | 12 cm == 12 | No solution. == no solution
 0.333333 == 1/3 | x² + 1 == x^2 + 1 | 1 + x^2. == x^2 + 1 | x⁻¹ == 1/x | x^-1 == 1/x
-10^-3 == 0.001 | 10² == 100 | √(x+1) == \sqrt{x+1} | 6·x·y == 6xy | x ⩽ 3 == x \le 3 | 1\,234 == 1234
+10^-3 == 0.001 | 10² == 100 | √(x+1) == \sqrt{x+1} | 6·x·y == 6xy | x ⩽ 3 == x \le 3
+1\,234 == 1234
 \begin{pmatrix}1\\2\end{pmatrix} == \begin{pmatrix} 1 \\ 2 \end{pmatrix}
 """
 # an equation that is not solved, and an inequality that could be the question, among them
