@@ -22,7 +22,7 @@ which of the two is the reference:
 - `(1, 2)` is an interval and a point: it accepts both. Numbers with commas between are a set: order
   and repetition do not count.
 - Units and words around a number are ignored; of several formulas in a sentence the last one
-  counts.
+  counts. What is no formula, such as `3|4`, is wrong.
 
 sympy can run for ever or out of memory on a model's text (`9^{9^{9^9}}`), and math-verify's own
 time limit uses signals, which threads lack. So another process parses and compares
@@ -107,10 +107,12 @@ _NAMES = re.compile(
 )
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(infinity|inf|oo)(?![A-Za-z])|∞")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?!\w)")
+_NUMBER_IN_WORDS = re.compile(r"\$[A-Za-z\s,:]*\$?-?\d+(?:,\d{3})*(?:\.\d+)?\$?[A-Za-z\s,.]*\$?\.?")
 _POWER = re.compile(r"\^ ?(-?\d+(?:\.\d+)?)")
 _ROOT = re.compile(r"√ ?\(([^()]*)\)")
 _SIGNS = str.maketrans(
     {"π": "\\pi ", "√": "\\sqrt ", "·": "\\cdot ", "⋅": "\\cdot ", "⩽": "\\le ", "⩾": "\\ge "}
+    | {"°": "^\\circ "}
 )
 _MIXED = re.compile(r"(?<![\w.])(\d+) (\d+)/(\d+)(?![\w.])")
 
@@ -130,10 +132,14 @@ def as_latex(text: str) -> str:
 
 def _compare(question: list[str]) -> dict[str, Any]:
     """The parsed reference and answer, and whether they agree; runs in the other process."""
-    from math_verify import parse, verify
+    from math_verify import LatexExtractionConfig, parse, verify
 
     settings = {"fallback_mode": "no_fallback", "parsing_timeout": None}
-    reference, answer = (parse(text, **settings) for text in question)
+    reference = parse(question[0], **settings)
+    if not _NUMBER_IN_WORDS.fullmatch(question[1]):
+        # else the first number of what is no formula counts: 2 of 2|3
+        settings["extraction_config"] = [LatexExtractionConfig()]
+    answer = parse(question[1], **settings)
     ok = bool(reference and answer) and verify(reference, answer, timeout_seconds=None)
     texts = [str(found[0])[:200] if found else "" for found in (reference, answer)]
     return {"ok": ok, "reference": texts[0], "answer": texts[1]}
