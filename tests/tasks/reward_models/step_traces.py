@@ -13,13 +13,8 @@ def example(number: int) -> Example:
     reasoning = (
         f"{number} + 1 = {number + 1}, {number + 1} + 1 = {number + 2}. So it is {number + 2}"
     )
-    return Example(
-        id=prompt_id(prompt),
-        prompt=prompt,
-        domain=Domain.MATH,
-        answer=str(number + 2),
-        reasoning=reasoning,
-    )
+    fields = {"prompt": prompt, "answer": str(number + 2), "reasoning": reasoning}
+    return Example(id=prompt_id(prompt), domain=Domain.MATH, **fields)
 
 
 EXAMPLES = [example(number) for number in range(10, 70)]
@@ -27,12 +22,5 @@ EXAMPLES = [example(number) for number in range(10, 70)]
 
 def preference(chosen: str, rejected: str, because: Rejection = "wrong") -> PreferencePair:
     """A pair of a teacher's responses."""
-    return PreferencePair(
-        id="0" * 16,
-        prompt="p",
-        domain=Domain.MATH,
-        chosen=chosen,
-        rejected=rejected,
-        chosen_from="teacher",
-        rejected_because=because,
-    )
+    fields = {"id": "0" * 16, "prompt": "p", "domain": Domain.MATH, "chosen_from": "teacher"}
+    return PreferencePair(**fields, chosen=chosen, rejected=rejected, rejected_because=because)
