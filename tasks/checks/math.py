@@ -134,7 +134,7 @@ def _compare(question: list[str]) -> dict[str, Any]:
     """The parsed reference and answer, and whether they agree; runs in the other process."""
     from math_verify import LatexExtractionConfig, parse, verify
 
-    settings = {"fallback_mode": "no_fallback", "parsing_timeout": None}
+    settings: dict[str, Any] = {"fallback_mode": "no_fallback", "parsing_timeout": None}
     reference = parse(question[0], **settings)
     if not _NUMBER_IN_WORDS.fullmatch(question[1]):
         # else the first number of what is no formula counts: 2 of 2|3

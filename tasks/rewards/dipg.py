@@ -110,7 +110,7 @@ def score(
         raise ValueError("annealed penalties depend on the update: use config.at(update)")
     factor = config.penalties
     graded = grades(config.version, prompts, responses)
-    return [one and Judged(one.value(factor), asdict(one)) for one in graded]
+    return [None if one is None else Judged(one.value(factor), asdict(one)) for one in graded]
 
 
 def grades(
