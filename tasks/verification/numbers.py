@@ -142,10 +142,11 @@ _MARKS: _Spellings = (
 
 def spelled(text: str) -> str:
     """The text with 1{,}234, –5, \\frac{3}{4} and 1½ as 1,234, -5, 3/4 and 1 1/2."""
-    return _rewritten(plain_signs(text), _SPELLINGS)
+    return rewritten(plain_signs(text), _SPELLINGS)
 
 
-def _rewritten(text: str, spellings: _Spellings) -> str:
+def rewritten(text: str, spellings: _Spellings) -> str:
+    """The text after each of these substitutions in turn."""
     for pattern, plain in spellings:
         text = pattern.sub(plain, text)
     return text
@@ -155,7 +156,7 @@ def _plain(text: str) -> str:
     """Lower-case NFKC text without marks, in which ½, ² and the digits of other scripts keep their
     value (NFKC alone makes 11⁄2 of 1½ and 102 of 10²)."""
     text = spelled(unstyled(with_powers(text)))
-    text = normalise_answer(_rewritten(text, _MARKS)).replace("⁄", "/")
+    text = normalise_answer(rewritten(text, _MARKS)).replace("⁄", "/")
     return "".join(str(unicodedata.decimal(char, char)) for char in text)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from tasks.verification.numbers import NO_UNITS, spelled
+from tasks.verification.numbers import NO_UNITS, rewritten, spelled
 from tasks.verification.text import unstyled, with_powers
 
 LONGEST = 200  # characters
@@ -77,9 +77,7 @@ def parse_quantity(text: str) -> list[Quantity]:
     for anything else."""
     if len(text) > LONGEST:
         return []
-    text = spelled(with_powers(unstyled(text)))
-    for pattern, plain in _LATEX:
-        text = pattern.sub(plain, text)
+    text = rewritten(spelled(with_powers(unstyled(text))), _LATEX)
     text = " ".join(text.rpartition("=")[2].split()).removesuffix(".").strip()
     match = _NUMBER.fullmatch(text)
     if match is None:
@@ -125,8 +123,7 @@ Unit = list[tuple[str, float]]
 
 def _units(text: str) -> list[Unit]:
     """The readings of a unit's text as names with exponents; none where it is something else."""
-    for pattern, plain in _SHAPES:
-        text = pattern.sub(plain, text)
+    text = rewritten(text, _SHAPES)
     nearest: Unit = []  # a slash divides by the next unit, or by all in the parentheses after it
     whole: Unit = []  # a slash divides by all that follows
     position = depth = 0
