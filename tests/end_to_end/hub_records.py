@@ -2,7 +2,6 @@
 the names that they have there, and, for sets that are not here, records of their kind in the
 columns of their cards."""
 
-import csv
 import json
 import random
 import re
@@ -42,8 +41,7 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     yield f"openai/gsm8k/main/train-{one}", sums[:400]
     yield f"openai/gsm8k/main/test-{one}", published("gsm8k/test.jsonl")
     yield f"qiaojin/PubMedQA/pqa_labeled/train-{one}", [_article(row) for row in _articles()]
-    with (SHARED / "xstest/xstest_prompts.csv").open(encoding="utf-8") as file:
-        yield f"walledai/XSTest/data/test-{one}", list(csv.DictReader(file))
+    yield f"walledai/XSTest/data/test-{one}", published("xstest/xstest_prompts.csv")
     gym, more = published("dipg_safety/test_gen_enhanced.jsonl"), list(haystacks(26))
     yield f"surfiniaburger/dipg-safety-instruction-1500/data/train-{one}", gym[:6] + more[:18]
     yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym[6:] + more[18:]
@@ -51,10 +49,8 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     yield f"xw27/scibench/data/train-{one}", list(textbooks())
     papers = published("scitldr/SciTLDR-A_test.jsonl")
     yield "allenai/scitldr/Abstract/train/0000.parquet", papers
-    yield (
-        "HuggingFaceH4/self-instruct-seed/tasks.jsonl",
-        published("self_instruct/seed_tasks.jsonl"),
-    )
+    seeds = published("self_instruct/seed_tasks.jsonl")
+    yield "HuggingFaceH4/self-instruct-seed/tasks.jsonl", seeds
     yield "HuggingFaceH4/mt_bench_prompts/raw/question.jsonl", list(_turns())
     # of their kind
     answers = [(row["question"], row["answer"].rpartition("#### ")[2]) for row in sums[400:600]]
