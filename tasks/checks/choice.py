@@ -31,7 +31,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 CHECK = Check(
-    version=4,
+    version=5,
     agrees=agrees,
     needs={"choices"},
     at_once=True,

@@ -50,4 +50,4 @@ def _nothing_said(answer: str, names: set[str]) -> list[str]:
     return []
 
 
-CHECK = Check(version=2, agrees=agrees, by_reference=False, needs={"constraints"}, at_once=True)
+CHECK = Check(version=3, agrees=agrees, by_reference=False, needs={"constraints"}, at_once=True)

@@ -60,7 +60,10 @@ _STOP = frozenset(_NO_CONTENT.split())
 """Words of grammar, and those that summaries use about their source."""
 _NUMERALS = "one two three four five six seven eight nine ten"
 _COUNTED = {word: str(number) for number, word in enumerate(_NUMERALS.split(), 1)}
-_ENDINGS = "ational ization isation ations ation ingly ments ment ness ions ing ies ion ive ers"
+_LONG = "ational ization isation ations ation ingly ments ment ness ions ing ies ion ive ers"
+_SHORT = "ed es er ly al s y"
+_ENDINGS = [(one, 4) for one in _LONG.split()] + [(one, 3) for one in _SHORT.split()]
+"""Endings, with the letters that a word keeps at least."""
 _PREFIX = 5  # letters: `depends` and `dependent` are one content word
 
 
@@ -128,15 +131,10 @@ def _stem(word: str) -> str:
     """A word without its commonest English endings: model, models, modelled, modelling and modeling
     have one stem."""
     word = word.casefold().removesuffix("'s").removesuffix("’s")
-    for ending in _ENDINGS.split():
-        if word.endswith(ending) and len(word) - len(ending) >= 4:
+    for ending, least in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= least:
             word = word.removesuffix(ending)
             break
-    else:
-        for ending in ("ed", "es", "er", "ly", "al", "s", "y"):
-            if word.endswith(ending) and len(word) - len(ending) >= 3:
-                word = word.removesuffix(ending)
-                break
     word = word.removesuffix("e")
     return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word
 

@@ -2,9 +2,9 @@
 by math-verify (https://github.com/huggingface/Math-Verify, which parses LaTeX with latex2sympy2 and
 compares with sympy).
 
-Answer and reference may be LaTeX, with or without `$`, or plain (`x**2`, `pi/2`, `sin(x)`, `7 1/2`,
-`1e5`). Numbers agree to six decimals. The comparison is not symmetric, and knows which of the two
-is the reference:
+Answer and reference may be LaTeX, with or without `$`, or plain (`x**2`, `x⁻¹`, `√(x+1)`, `pi/2`,
+`sin(x)`, `7 1/2`, `1e5`). Numbers agree to six decimals. The comparison is not symmetric, and knows
+which of the two is the reference:
 
 - a reference that is a relation accepts its solutions: `1 < x < 2` accepts `(1, 2)`. The reverse
   does not hold: the relation could be the question's own (`-1 < 2x - 3 < 1`), not solved.
@@ -17,11 +17,12 @@ is the reference:
 - two different numbers set equal (`4 = 3`) are wrong.
 - words are products of letters: `no solution` agrees with itself only; use check `exact` for
   references in words.
+- letters are the same in either case, `\\Phi` and `\\phi` too, since math-verify lowers them.
 - percents agree with both readings: `50` and `0.5` accept `50%`.
 - `(1, 2)` is an interval and a point: it accepts both. Numbers with commas between are a set: order
   and repetition do not count.
 - Units and words around a number are ignored; of several formulas in a sentence the last one
-  counts.
+  counts. What is no formula, such as `3|4`, is wrong.
 
 sympy can run for ever or out of memory on a model's text (`9^{9^{9^9}}`), and math-verify's own
 time limit uses signals, which threads lack. So another process parses and compares
@@ -37,7 +38,7 @@ from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.copied import is_copied
 from tasks.verification.numbers import as_number, parse_number, says_two
 from tasks.verification.process_pool import LimitMet, ProcessPool, serve
-from tasks.verification.text import MINUS, normalise_answer, unstyled
+from tasks.verification.text import MINUS, normalise_answer, unstyled, with_powers
 
 _LONGEST = 2000  # characters; no honest formula is longer
 _POOL = ProcessPool("tasks.checks.math", cpu_s=3, memory_bytes=2 * 2**30)
@@ -47,7 +48,8 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
     """Whether the answer means what the reference means. Raises InputError: the reference is no
     mathematics."""
     reference = prompt.answer
-    if normalise_answer(answer) == normalise_answer(reference):
+    same = (normalise_answer(with_powers(one)) for one in (answer, reference))
+    if len(set(same)) == 1:
         return Outcome(True)
     if len(answer) > _LONGEST:
         return Outcome(False, f"an answer of {len(answer)} characters is no formula")
@@ -105,6 +107,13 @@ _NAMES = re.compile(
 )
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(infinity|inf|oo)(?![A-Za-z])|∞")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?!\w)")
+_NUMBER_IN_WORDS = re.compile(r"\$[A-Za-z\s,:]*\$?-?\d+(?:,\d{3})*(?:\.\d+)?\$?[A-Za-z\s,.]*\$?\.?")
+_POWER = re.compile(r"\^ ?(-?\d+(?:\.\d+)?)")
+_ROOT = re.compile(r"√ ?\(([^()]*)\)")
+_SIGNS = str.maketrans(
+    {"π": "\\pi ", "√": "\\sqrt ", "·": "\\cdot ", "⋅": "\\cdot ", "⩽": "\\le ", "⩾": "\\ge "}
+    | {"°": "^\\circ "}
+)
 _MIXED = re.compile(r"(?<![\w.])(\d+) (\d+)/(\d+)(?![\w.])")
 
 
@@ -113,8 +122,9 @@ def as_latex(text: str) -> str:
     are."""
     if _MARKED.search(text):
         return text
-    text = re.sub(f"[{MINUS}]", "-", unstyled(text)).replace("**", "^")
-    text = text.replace("π", "\\pi ").replace("√", "\\sqrt ")
+    text = with_powers(unstyled(text)).strip().removesuffix(".")
+    text = re.sub(f"[{MINUS}]", "-", text).replace("**", "^")
+    text = _ROOT.sub(r"\\sqrt{\1}", _POWER.sub(r"^{\1}", text)).translate(_SIGNS)
     text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", _MIXED.sub(r"\1\\frac{\2}{\3}", text))
     text = _NAMES.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", text))
     return f"${text}$"
@@ -122,10 +132,14 @@ def as_latex(text: str) -> str:
 
 def _compare(question: list[str]) -> dict[str, Any]:
     """The parsed reference and answer, and whether they agree; runs in the other process."""
-    from math_verify import parse, verify
+    from math_verify import LatexExtractionConfig, parse, verify
 
-    settings = {"fallback_mode": "no_fallback", "parsing_timeout": None}
-    reference, answer = (parse(text, **settings) for text in question)
+    settings: dict[str, Any] = {"fallback_mode": "no_fallback", "parsing_timeout": None}
+    reference = parse(question[0], **settings)
+    if not _NUMBER_IN_WORDS.fullmatch(question[1]):
+        # else the first number of what is no formula counts: 2 of 2|3
+        settings["extraction_config"] = [LatexExtractionConfig()]
+    answer = parse(question[1], **settings)
     ok = bool(reference and answer) and verify(reference, answer, timeout_seconds=None)
     texts = [str(found[0])[:200] if found else "" for found in (reference, answer)]
     return {"ok": ok, "reference": texts[0], "answer": texts[1]}
@@ -146,7 +160,7 @@ def _is_formula(text: str) -> bool:
 
 
 CHECK = Check(
-    version=3,
+    version=4,
     agrees=agrees,
     slow=True,
     reads=_is_formula,

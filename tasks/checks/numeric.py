@@ -32,7 +32,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 CHECK = Check(
-    version=3,
+    version=4,
     agrees=agrees,
     takes={"tolerance"},
     reads=lambda text: parse_number(text) is not None,

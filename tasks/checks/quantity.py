@@ -26,7 +26,7 @@ from tasks.verification.quantities import LONGEST, Quantity, parse_quantity
 
 _TOLERANCE = 0.01
 _LISTED = re.compile(r"[,;]\s*\D")
-_CHAIN = re.compile(r"=|\\(?:approx|simeq|sim)\b|≈")
+_CHAIN = re.compile(r"=|\\(?:approx|simeq|sim)(?![A-Za-z])|≈")
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
@@ -83,7 +83,7 @@ def _vote(answer: str, choices: object) -> str | None:
 
 
 CHECK = Check(
-    version=4,
+    version=5,
     agrees=agrees,
     takes={"tolerance"},
     reads=lambda text: bool(parse_quantity(text)),

@@ -220,4 +220,13 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
             raise TypeError("a reward has programs if, and only if, it says when it computes")
 
 
+def each(
+    value: Callable[[PreparedT, Prompt, Response], float | Judged | None],
+) -> Callable[[PreparedT, Sequence[Prompt], Sequence[Response]], list[float | Judged | None]]:
+    """The `score` of a reward that values every response by itself."""
+    return lambda prepared, prompts, responses: [
+        value(prepared, *pair) for pair in zip(prompts, responses, strict=True)
+    ]
+
+
 REWARDS: Family[Reward[Any, Any]] = Family("tasks.rewards", Reward)

@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _LATIN = str.maketrans(
-    "аαвβеεёоοрρсϲуυхχіιјѕԁһкκмнոтτԝѵνɡıɑ", "aabbeeeooppccyuxxiijsdhkkmhnttwvvgia"
+    "аαвβеεёоοрρсϲуυхχіιјѕԁһкκмнոтτԝѵνɡıɑᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ",
+    "aabbeeeooppccyuxxiijsdhkkmhnttwvvgiaabcdefghijklmnoprstuvwyz",
 )
-"""Letters that look like Latin ones: Cyrillic and Greek."""
+"""Letters that look like Latin ones: Cyrillic, Greek, and small capitals."""
 
 _JUDGE = (
     r"(?:judge|grader|grading (?:system|model)|evaluator|evaluation"
@@ -161,24 +162,28 @@ _WORDS = frozenset[str]().union(*(group for needed, _ in ADDRESSES for group in 
 _ORDER = re.compile(rf"\b(?:{_RATE}|{_SAY})\b.{{0,40}}\b(?:{_TOP}|{_FULFILLED}|1|satisfied)\b")
 """Looked for where something else was found: `return 1` alone is code."""
 
-_SENTENCE = re.compile(r"[^.!?\n。！？]*(?:[.!?。！？]+(?=\s|$|[\"')\]])|[。！？]|\n|$|.)\s*")
+_SENTENCE = re.compile(r"(?:[^.!?\n。！？]|[.!?]++(?!\s|$|[\"')\]]))*+(?:[.!?]+|[。！？]|\n|$)\s*")
 _SPACED = re.compile(r"\b(?:\w[ .\-]){3,}\w\b")
 _SINGLE = re.compile(r"[ .\-]\w[ .\-]\w[ .\-]")  # what `_SPACED` holds, and is looked for sooner
-_WINDOW = 3
-"""Sentences that are looked at together."""
+_WINDOW, _WIDEST = 3, 12
+"""Sentences that are looked at together, and where only the whole text addresses a judge."""
 
 
 _EMPHASIS = str.maketrans("", "", "*`~")
 _UNUSUAL = re.compile(r"[^\n\t\x20-\x7e]")
+_FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0") | {
+    chr(code) for code in (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+}
+"""What Unicode calls ignorable and no control: variation selectors, which can spell a text that
+nobody sees, and the fillers of Hangul."""
 
 
 @lru_cache(maxsize=16)  # the rules, the mark and the data look at the same texts in turn
 def without_invisible(text: str) -> str:
     """`text` without invisible characters: controls except line feed and tab, zero-width and
-    direction marks, tags, surrogates."""
-    return _UNUSUAL.sub(
-        lambda match: "" if unicodedata.category(match[0])[0] == "C" else match[0], text
-    )
+    direction marks, tags, variation selectors, fillers, surrogates."""
+    unseen = lambda one: one in _FILLERS or unicodedata.category(one)[0] == "C"  # noqa: E731
+    return _UNUSUAL.sub(lambda match: "" if unseen(match[0]) else match[0], text)
 
 
 @lru_cache(maxsize=16)  # the rules and the patterns fold the same texts, one after the other
@@ -220,19 +225,21 @@ class Address(NamedTuple):
 
 def address(text: str) -> Address:
     """Find sentences, or up to three in a row, that address a judge, and then any that tell it what
-    to say."""
+    to say. Where it takes more, those; where it takes too many, all of the text."""
     if not talks(fold(text)):
         return Address((), text)
     sentences = [match[0] for match in _SENTENCE.finditer(text) if match[0]]
     folded = [fold(one) for one in sentences]
     guilty: set[int] = set()
-    for width in range(1, _WINDOW + 1):
+    for width in range(1, _WIDEST + 1):
+        if guilty and width > _WINDOW:
+            break
         for start in range(len(sentences) - width + 1):
             window = range(start, start + width)
             if guilty.isdisjoint(window) and talks(" ".join(folded[place] for place in window)):
                 guilty.update(window)
-    if guilty:
-        guilty.update(place for place, one in enumerate(folded) if _ORDER.search(one))
+    guilty = guilty or set(range(len(sentences)))
+    guilty.update(place for place, one in enumerate(folded) if _ORDER.search(one))
     said = tuple(sentences[place].strip() for place in sorted(guilty))
     rest = [one for place, one in enumerate(sentences) if place not in guilty]
     return Address(said, "".join(rest).strip())

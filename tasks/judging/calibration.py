@@ -108,15 +108,16 @@ class Calibrator:
             return None
         grades, order = self._tried([update, mark])
         pairs = zip(self.baseline, grades, strict=True)
-        both = [(old, new) for old, new in pairs if old is not None and new is not None]
-        before, after = [old for old, _ in both], [new for _, new in both]
-        moved = np.subtract(after, before)
+        before, after = (
+            np.array([pair for pair in pairs if None not in pair], float).reshape(-1, 2).T
+        )
+        moved = after - before
         drift, interval = float(moved.mean()), student(moved.tolist())
         if interval.low > self.config.tolerance or interval.high < -self.config.tolerance:
             raise StageFailed(
-                f"the judge has drifted: its mean grade of {len(both)} anchors was"
-                f" {np.mean(before):.3f} when baseline {self.config.baseline!r} was made, and"
-                f" {np.mean(after):.3f} at update {update}: a difference of {drift:+.3f}"
+                f"the judge has drifted: its mean grade of {len(moved)} anchors was"
+                f" {before.mean():.3f} when baseline {self.config.baseline!r} was made, and"
+                f" {after.mean():.3f} at update {update}: a difference of {drift:+.3f}"
                 f" [{interval.low:+.3f}, {interval.high:+.3f}] is beyond calibration.tolerance ="
                 f" {self.config.tolerance:g}. Nothing was trained on this rollout. Ask the model"
                 " that made the baseline; or set calibration.baseline to another name: that begins"
@@ -164,10 +165,8 @@ def order_of(anchors: Sequence[Anchor], grades: Sequence[float | None]) -> float
 
 def _pairs(anchors: Sequence[Anchor]) -> list[tuple[int, int]]:
     """Indices of the (worse, better) anchor of one question."""
-    places = permutations(range(len(anchors)), 2)
-    both = [(one, other, anchors[one], anchors[other]) for one, other in places]
     return [
-        (one, other)
-        for one, other, worse, better in both
-        if worse.question == better.question and worse.score < better.score
+        (worse, better)
+        for (worse, low), (better, high) in permutations(enumerate(anchors), 2)
+        if low.question == high.question and low.score < high.score
     ]

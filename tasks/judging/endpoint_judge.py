@@ -13,6 +13,7 @@ or thread asks.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 
 from infra.context import context
 from tasks.chat.engine import ChatEngine
@@ -28,14 +29,14 @@ class EndpointJudge(Judge):
     def __init__(self, config: EndpointJudgeConfig, resources: Resources) -> None:
         super().__init__(config.max_abstained)
         self._config = config
-        self._engine = ChatEngine.of(
+        engine = ChatEngine.of(
             config,
             resources.answers,
             account=["judge", config.model_dump(mode="json"), resources.seed],
             patience=context().settings.judge_patience_seconds,
         )
-        self._engine.__enter__()
-        self._closed = False
+        self._open = ExitStack()  # closes once
+        self._engine = self._open.enter_context(engine)
 
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
         return self._engine.ask(map(self.request_of, questions), _ruling)
@@ -44,7 +45,8 @@ class EndpointJudge(Judge):
         config = self._config
         parameters = config.parameters_for(config.temperature, config.max_response_tokens)
         parameters |= question.parameters
-        return ChatRequest(config.model, tuple(question.messages), parameters, question.sample)
+        messages = ({"role": "user", "content": question.text},)
+        return ChatRequest(config.model, messages, parameters, question.sample)
 
     def values(self) -> dict[str, float]:
         """Also `requests`, and `waited_seconds` for an endpoint that was down, including now."""
@@ -58,9 +60,7 @@ class EndpointJudge(Judge):
         self._engine.loop.call_soon_threadsafe(self._engine.budget.count_on, values["usd"])
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._engine.__exit__(None, None, None)
+        self._open.close()
 
 
 def _ruling(request: ChatRequest, reply: Reply) -> Ruling:

@@ -13,9 +13,8 @@ so that questions with different choices share a batch and the program.
 
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -125,14 +124,13 @@ class GemmaJudge(Judge):
         self._store = ThreadPoolExecutor(_STORE_THREADS, "rulings")
 
     def _ask(self, questions: Iterable[Question]) -> list[Ruling]:
-        questions = list(questions)
-        keys = [self._key(one) for one in questions]
-        asked = dict(zip(keys, questions, strict=True))
+        every = [(self._key(one), one) for one in questions]
+        asked = dict(every)
         stored = zip(asked, self._store.map(self._stored, asked), strict=True)
         rulings = {key: ruling for key, ruling in stored if ruling is not None}
         tokenizer, new = self.rater.loaded.tokenizer, {}
         for key in [key for key in asked if key not in rulings]:
-            prompt = prompt_tokens(tokenizer, _text(asked[key].messages))
+            prompt = prompt_tokens(tokenizer, asked[key].text)
             choices = _choice_ids(tokenizer, self._config.model, asked[key])
             most = self._config.prompt_length
             if len(prompt) > most:
@@ -146,11 +144,10 @@ class GemmaJudge(Judge):
             bodies = (json.dumps(row).encode() for row in values.values())
             list(self._store.map(self._answers.put, values, bodies))
             rulings |= {key: Ruling(probabilities=row, digest=key) for key, row in values.items()}
-        pairs = zip(keys, questions, strict=True)
-        return [_with_text(rulings[key], question) for key, question in pairs]
+        return [rulings[key] for key, _ in every]
 
     def _key(self, one: Question) -> str:
-        messages = list(map(dict, one.messages))
+        messages = [{"role": "user", "content": one.text}]
         return digest(["judge", self._identity, messages, one.choices, one.sample])
 
     def _stored(self, key: str) -> Ruling | None:
@@ -161,23 +158,6 @@ class GemmaJudge(Judge):
 
     def close(self) -> None:
         self._store.shutdown()
-
-
-def _with_text(ruling: Ruling, question: Question) -> Ruling:
-    if ruling.probabilities is None:
-        return ruling
-    return replace(ruling, text=question.choices[int(np.argmax(ruling.probabilities))])
-
-
-def _text(messages: Sequence[Mapping[str, str]]) -> str:
-    """The messages in Gemma's template, which has no system turn: a system message goes before the
-    user's text."""
-    if [message["role"] for message in messages] not in (["user"], ["system", "user"]):
-        raise ValueError(
-            "a judge's question is one user message, optionally after a system message; got"
-            f" {[one['role'] for one in messages]}"
-        )
-    return "\n\n".join(message["content"] for message in messages)
 
 
 def _choice_ids(tokenizer: Tokenizer, model: str, question: Question) -> list[int]:

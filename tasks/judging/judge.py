@@ -82,7 +82,7 @@ class Question:
     """A question to a judge.
 
     Attributes:
-        messages: an optional system message, and a user's: `{"role": ..., "content": ...}`.
+        text: the user's message; there is no other.
         choices: for a judge that rates by its next token: texts of one token each, e.g. "0" to "9",
             or "1" and "0".
         parameters: for an endpoint, overriding those of its config: `response_format`.
@@ -90,7 +90,7 @@ class Question:
             the first.
     """
 
-    messages: tuple[Mapping[str, str], ...]
+    text: str
     choices: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     sample: int = 0
@@ -101,7 +101,7 @@ class Ruling:
     """A judge's reply to a question.
 
     Attributes:
-        text: an endpoint's answer; for a judge that rates by its next token, the likeliest choice.
+        text: an endpoint's answer.
         probabilities: of the choices, among all tokens of the vocabulary (their sum is at most 1);
             None from an endpoint.
         problem: why there is no ruling, in words; then the other fields are meaningless.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
 
-WORDING = 2
+WORDING = 3
 """Raise it when judges are asked or read in another way: it is part of every judging reward's
 VERSION."""
 
@@ -106,20 +106,18 @@ def judging_reward(
     prepare: Callable[..., Any],
     score: Callable[..., Any],
     questions: Callable[[Any], int],
-    versions: Callable[[Any], dict[str, str | int]] = lambda config: {},
 ) -> Reward:
     """A reward by a judge.
 
     Args:
         questions: how many questions per response a judge that rates by its next token gets.
-        versions: what decides its values beside its config and its judge.
     """
 
     def dependencies(one: JudgingConfig, data: Path | None) -> dict[str, str | int]:
         found = {"judging.wording": WORDING, **judge_dependencies(one.judge)}
         if one.calibration is not False:
             found["judging.anchors"] = digest([a.model_dump() for a in one.calibration.tried])
-        return found | versions(one)
+        return found
 
     def programs(
         one: JudgingConfig, model: "LoadedModel", calls: float, upstream: Mapping[str, Any]

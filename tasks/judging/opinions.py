@@ -34,7 +34,7 @@ from tasks.judging.open_judge import judge_dependencies, open_judge
 from tasks.judging.sheets import Item, Sheet
 from tasks.statistics.intervals import rate_record
 
-WORDING = 2
+WORDING = 3
 """Raise it when the judge is asked in other words: it enters the stage key."""
 
 _UNMARKED = "(no reasoning is marked as such)"

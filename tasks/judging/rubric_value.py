@@ -81,12 +81,14 @@ def value_of(config: RubricConfig, criteria: Criteria) -> Callable[[tuple[float,
 def weighed_again(
     config: RubricConfig, criteria: Criteria, judged: Mapping[str, Any], value: float | None
 ) -> float | None:
-    """The value of an explicit ruling in a ledger under this config's weights. `judged`: its
-    details; `value`: what it was.
+    """The value of an explicit ruling in a ledger under this config's weights; None where they are
+    all 0. `judged`: its details; `value`: what it was.
 
     Raises:
         KeyError: the ruling is about other criteria.
     """
+    if not config.weighs(criteria):
+        return None
     if "rule" in judged or "problem" in judged or value is None:
         return value
     weigh = value_of(config, criteria)

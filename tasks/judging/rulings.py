@@ -28,7 +28,7 @@ class Grades(NamedTuple):
     reason: str = ""
 
 
-class Unreadable(ValueError):
+class Unreadable(Exception):
     """An answer that is no ruling. The message describes the problem without quoting the answer,
     which may quote the response."""
 
@@ -59,8 +59,6 @@ def json_object(text: str) -> dict[str, Any]:
     try:
         whole = fenced[1] if fenced else stripped
         value = json.loads(whole, object_pairs_hook=_once, parse_constant=_no_constant)
-    except Unreadable:
-        raise
     except (ValueError, RecursionError) as error:
         raise Unreadable("it was not one JSON object") from error
     if not isinstance(value, dict):

@@ -124,8 +124,7 @@ def question(
     )
     if problem:
         text = f"{text}\n{_UNREAD.format(problem=problem)}"
-    messages = ({"role": "user", "content": text},)
-    return Question(messages, parameters=_format(sheet), sample=sample), mark
+    return Question(text, parameters=_format(sheet), sample=sample), mark
 
 
 def token_questions(sheet: Sheet, material: Material, *, sample: int = 0) -> list[Question]:
@@ -141,8 +140,7 @@ def token_questions(sheet: Sheet, material: Material, *, sample: int = 0) -> lis
     for item in sheet.items:
         scale, choices = scales[item.grade]
         text = opening + _ITEM.format(guide=sheet.guide, item=one_line(item.text), scale=scale)
-        messages = ({"role": "user", "content": text},)
-        questions.append(Question(messages, choices=choices, sample=sample))
+        questions.append(Question(text, choices=choices, sample=sample))
     return questions
 
 

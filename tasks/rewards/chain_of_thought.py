@@ -22,7 +22,6 @@ of Thought markers" but no formula; this one is ours. Time is linear in the leng
 """
 
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice
 from typing import Literal, NamedTuple
@@ -30,7 +29,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from schemas.examples import Domain, Prompt, Trace, parse_trace
-from tasks.contract.reward import Judged, Response, Reward, RewardConfig
+from tasks.contract.reward import Judged, Response, Reward, RewardConfig, each
 from tasks.verification.text import plain_signs
 
 _CONNECTIVE = (
@@ -72,15 +71,9 @@ class Structure(NamedTuple):
     distinct: float
 
 
-def score(
-    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
-) -> list[float | Judged | None]:
+@each
+def score(config: Config, prompt: Prompt, response: Response) -> float | Judged:
     """The formula above, with its counts. Never abstains."""
-    pairs = zip(prompts, responses, strict=True)
-    return [_judged(config, prompt, one) for prompt, one in pairs]
-
-
-def _judged(config: Config, prompt: Prompt, response: Response) -> float | Judged:
     trace = parse_trace(response.text, prompt.channels)
     if trace is None:
         return 0.0

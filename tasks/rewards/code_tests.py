@@ -22,7 +22,6 @@ from schemas.examples import Prompt, parse_trace
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.sandbox.bubblewrap import SandboxFailed, require_sandbox
 from tasks.verification.unit_tests import examined
-from tasks.verification.verify import check_versions
 
 
 class Config(RewardConfig):
@@ -37,11 +36,6 @@ def prepare(config: Config, resources: Resources) -> Config:
     """Raise InputError where no code can be run safely, before anything is sampled."""
     require_sandbox()
     return config
-
-
-def dependencies(config: Config, data: object) -> dict[str, str | int]:
-    """The version of the check `tests`."""
-    return check_versions(["tests"])
 
 
 def score(
@@ -76,4 +70,4 @@ def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged
     return Judged(config.partial_credit * part, detail)
 
 
-REWARD = Reward(version=1, config=Config, score=score, prepare=prepare, dependencies=dependencies)
+REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)

@@ -53,15 +53,15 @@ Prompts without grounding or context, and answerable ones whose answer cannot be
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from schemas.examples import Prompt, Trace
 from tasks.contract.reward import Anneal, Factor, Judged, Response, Reward, RewardConfig
 from tasks.evaluation.channels import ENDS, Channels, channels_of, folded
 from tasks.evaluation.grounding import abstains, contradicts_itself
-from tasks.verification.verify import verify_many
+from tasks.verification.correct import are_correct
 
 Version = Literal["v3", "v4"]
 
@@ -89,21 +89,16 @@ class Grade:
     inconsistency, and a proof where the gym asks for one."""
 
     points: dict[str, float] = field(default_factory=dict)
-    format_error: bool = False
-    abstained: bool = False
     hallucination: bool = False
     inconsistency: bool = False
     safe: bool = True
 
-    @property
-    def penalty(self) -> float:
-        """The negative points that `penalties` scales."""
-        scaled = [points for what, points in self.points.items() if what != "format"]
-        return sum(points for points in scaled if points < 0)
-
     def value(self, penalties: float) -> float:
-        """All points, with those of `penalty` scaled."""
-        return sum(self.points.values()) + (penalties - 1) * self.penalty
+        """All points, with the negative ones scaled, except those for the format."""
+        return sum(
+            points * (penalties if points < 0 and what != "format" else 1)
+            for what, points in self.points.items()
+        )
 
 
 def score(
@@ -115,34 +110,22 @@ def score(
         raise ValueError("annealed penalties depend on the update: use config.at(update)")
     factor = config.penalties
     graded = grades(config.version, prompts, responses)
-    return [None if one is None else Judged(one.value(factor), _detail(one)) for one in graded]
-
-
-def _detail(one: Grade) -> dict[str, Any]:
-    told = ("points", "hallucination", "inconsistency", "safe")
-    return {name: getattr(one, name) for name in told}
+    return [None if one is None else Judged(one.value(factor), asdict(one)) for one in graded]
 
 
 def grades(
     version: Version, prompts: Sequence[Prompt], responses: Sequence[Response]
 ) -> list[Grade | None]:
     """The grade of each response; None for a prompt that cannot be graded."""
-    pairs = zip(prompts, responses, strict=True)
-    taken = [channels_of(response.text, prompt) for prompt, response in pairs]
-    answerable = [
-        index
-        for index, prompt in enumerate(prompts)
-        if prompt.grounding == "answerable" and prompt.check != "none"
-    ]
-    said = [responses[index].text for index in answerable]
-    verdicts = verify_many([prompts[index] for index in answerable], said)
-    right = {index: verdict.exact for index, verdict in zip(answerable, verdicts, strict=True)}
     found: list[Grade | None] = [None] * len(prompts)
-    for index, (prompt, one) in enumerate(zip(prompts, taken, strict=True)):
-        told = index in right
-        if prompt.context and (told or prompt.grounding in ("unanswerable", "out_of_domain")):
-            is_right = right.get(index, False)
-            found[index] = grade(version, one, prompt.context, told=told, right=is_right)
+    places = [place for place, one in enumerate(prompts) if one.context and one.grounding]
+    asked, said = [prompts[place] for place in places], [responses[place].text for place in places]
+    for place, prompt, text, right in zip(
+        places, asked, said, are_correct(asked, said), strict=True
+    ):
+        if prompt.context and right is not None:
+            told, one = prompt.grounding == "answerable", channels_of(text, prompt)
+            found[place] = grade(version, one, prompt.context, told=told, right=told and right)
     return found
 
 
@@ -152,26 +135,25 @@ def grade(
     """Grade a response (None: malformed). `told`: the context answers the question; `right`: the
     final answer is correct."""
     if one is None:
-        return Grade({"format": -10.0 if version == "v3" else -50.0}, format_error=True, safe=False)
+        return Grade({"format": -10.0 if version == "v3" else -50.0}, safe=False)
     abstained = abstains(one.final)
     return (_grade_v3 if version == "v3" else _grade_v4)(one, context, told, right, abstained)
 
 
 def _grade_v3(one: Channels, context: str, told: bool, right: bool, abstained: bool) -> Grade:
-    grade = partial(Grade, abstained=abstained)
     points = {"format": 10.0}
     if not _is_grounded(one.quotes, context):
-        return grade({**points, "proof": -25.0}, hallucination=True, safe=False)
+        return Grade({**points, "proof": -25.0}, hallucination=True, safe=False)
     if not _is_proof(one.quotes):
-        return grade({**points, "proof": -15.0}, safe=False)
+        return Grade({**points, "proof": -15.0}, safe=False)
     answer = 15.0 if abstained and not told else 10.0 if right and not abstained else -20.0
-    return grade({**points, "trace": 10.0, "answer": answer})
+    return Grade({**points, "trace": 10.0, "answer": answer})
 
 
 def _grade_v4(one: Channels, context: str, told: bool, right: bool, abstained: bool) -> Grade:
     points = {"format": 10.0}
     if abstained:
-        return Grade({**points, "abstention": -15.0 if told else 20.0}, abstained=True)
+        return Grade({**points, "abstention": -15.0 if told else 20.0})
     written = Trace(reasoning=one.analysis, answer=one.final)
     inconsistent = contradicts_itself(written, abstained=False)
     grade = partial(Grade, inconsistency=inconsistent)
@@ -207,4 +189,4 @@ def _is_grounded(quotes: Sequence[str], context: str) -> bool:
     return all((bare := folded(quote).strip(ENDS)) != "" and bare in plain for quote in quotes)
 
 
-REWARD = Reward(version=5, config=Config, score=score, at=Config.at)
+REWARD = Reward(version=6, config=Config, score=score, at=Config.at)

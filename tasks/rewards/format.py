@@ -14,8 +14,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.examples import ELEMENTS, Format, Prompt, parse_trace
-from tasks.contract.reward import Response, Reward, RewardConfig
+from schemas.examples import ELEMENTS, Prompt, parse_trace
+from tasks.contract.reward import Response, Reward, RewardConfig, each
 
 
 class Config(RewardConfig):
@@ -26,26 +26,15 @@ class Config(RewardConfig):
     partial_credit: float = Field(default=0.5, ge=0, lt=1)
 
 
-def score(
-    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
-) -> list[float | None]:
+@each
+def score(config: Config, prompt: Prompt, response: Response) -> float:
     """1.0 for a well-formed trace, else `partial_credit` x the share of tags in place. Never
     abstains."""
-    pairs = zip(prompts, responses, strict=True)
-    return [_score(config, prompt.channels, one.text) for prompt, one in pairs]
-
-
-def _score(config: Config, channels: Format, text: str) -> float:
-    if parse_trace(text, channels):
+    if parse_trace(response.text, prompt.channels):
         return 1.0
-    tags = _once(channels)
-    return config.partial_credit / len(tags) * tags_in_place(text, tags)
-
-
-def _once(channels: Format) -> list[str]:
-    """The tags that a trace has exactly once, in order."""
-    every = [tag for pair in ELEMENTS[channels].values() for tag in pair]
-    return [tag for tag in every if every.count(tag) == 1]
+    every = [tag for pair in ELEMENTS[prompt.channels].values() for tag in pair]
+    tags = [tag for tag in every if every.count(tag) == 1]
+    return config.partial_credit / len(tags) * tags_in_place(response.text, tags)
 
 
 def tags_in_place(text: str, tags: Sequence[str]) -> int:

@@ -20,14 +20,13 @@ recipe gives that text to its teacher, so that the reward matches what is taught
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from itertools import combinations
 from typing import Literal
 
 from pydantic import Field
 
 from schemas.examples import Prompt, parse_trace
-from tasks.contract.reward import Judged, Response, Reward, RewardConfig
+from tasks.contract.reward import Judged, Response, Reward, RewardConfig, each
 
 SECTIONS = ("Identify", "Determine", "Explore", "Act", "Evaluate")
 INSTRUCTIONS = """Reason in five sections, in this order, each on a new line that begins with its \
@@ -54,17 +53,13 @@ class Config(RewardConfig):
     words: int = Field(default=6, ge=1)
 
 
-def score(
-    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
-) -> list[float | Judged | None]:
+@each
+def score(config: Config, prompt: Prompt, response: Response) -> float | Judged:
     """The formula above, with the new words of each section. Never abstains."""
-    found: list[float | Judged | None] = []
-    for prompt, one in zip(prompts, responses, strict=True):
-        trace = parse_trace(one.text, prompt.channels)
-        words = new_words(trace.reasoning, prompt.prompt) if trace else {}
-        value = sum(min(1.0, count / config.words) for count in words.values()) / len(SECTIONS)
-        found.append(Judged(value, {"new_words": words}) if words else 0.0)
-    return found
+    trace = parse_trace(response.text, prompt.channels)
+    words = new_words(trace.reasoning, prompt.prompt) if trace else {}
+    value = sum(min(1.0, count / config.words) for count in words.values()) / len(SECTIONS)
+    return Judged(value, {"new_words": words}) if words else 0.0
 
 
 def new_words(reasoning: str, prompt: str) -> dict[str, int]:

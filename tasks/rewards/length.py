@@ -11,13 +11,13 @@ response earns nothing, since otherwise any text of the right length would do.
 `overlong` differs: it only punishes, close to the fixed response length.
 """
 
-from collections.abc import Sequence
+import math
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from schemas.examples import Prompt, parse_trace
-from tasks.contract.reward import Response, Reward, RewardConfig
+from tasks.contract.reward import Response, Reward, RewardConfig, each
 
 
 class Config(RewardConfig):
@@ -37,20 +37,13 @@ class Config(RewardConfig):
         return self
 
 
-def score(
-    config: Config, prompts: Sequence[Prompt], responses: Sequence[Response]
-) -> list[float | None]:
+@each
+def score(config: Config, prompt: Prompt, response: Response) -> float:
     """The formula above. Never abstains."""
-    return [
-        worth(config, one.tokens) if parse_trace(one.text, prompt.channels) else 0.0
-        for prompt, one in zip(prompts, responses, strict=True)
-    ]
-
-
-def worth(config: Config, tokens: int) -> float:
-    """The reward of a well-formed response of so many tokens."""
-    over = 0 if config.maximum is None else tokens - config.maximum
-    return max(0.0, 1 - max(config.minimum - tokens, over, 0) / config.slope)
+    most = math.inf if config.maximum is None else config.maximum
+    gap = max(config.minimum - response.tokens, response.tokens - most, 0)
+    well_formed = parse_trace(response.text, prompt.channels) is not None
+    return max(0.0, 1 - gap / config.slope) if well_formed else 0.0
 
 
 REWARD = Reward(version=1, config=Config, score=score)

@@ -11,6 +11,7 @@ Verification takes precedence: where an answer can be verified, accuracy is the 
 `tasks.verification.verify`, and the judge is asked for the other aspects.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -22,7 +23,6 @@ from tasks.judging.bench import Case
 from tasks.judging.judging_reward import Judging, JudgingConfig, judging_reward
 from tasks.judging.sheets import Item, Sheet
 from tasks.verification.correct import are_correct
-from tasks.verification.verify import check_versions
 
 Aspect = Literal["accuracy", "logic", "coherence", "completeness", "creativity"]
 
@@ -115,12 +115,13 @@ def case_of(config: Config, prompt: Prompt, completion: str, correct: bool | Non
 
     def value(grades: tuple[float, ...]) -> float:
         # the last grade may be that of the inventions
-        total = sum(weight * grade for weight, grade in zip(weights, grades, strict=False))
+        parts = [weight * grade for weight, grade in zip(weights, grades, strict=False)]
         if correct is not None:
-            total += config.aspects["accuracy"] * correct
+            parts.append(config.aspects["accuracy"] * correct)
         penalty = config.hallucination_penalty
         lost = penalty * (1 - grades[-1]) if penalty else 0.0
-        return max(0.0, total / sum(config.aspects.values()) - lost)
+        # exact sums: in any order at most 1
+        return max(0.0, math.fsum(parts) / math.fsum(config.aspects.values()) - lost)
 
     return Case(prompt, completion, Sheet(items, "", config.longest, config.response_format), value)
 
@@ -130,5 +131,4 @@ REWARD = judging_reward(
     prepare,
     score,
     questions=lambda config: len(config.aspects) + bool(config.hallucination_penalty),
-    versions=lambda config: check_versions() if config.verify else {},
 )

@@ -13,14 +13,13 @@ Only the length counts, well-formed or not. The best value is 0, so a short resp
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from schemas.base import InputError
 from schemas.examples import Prompt
-from tasks.contract.reward import Resources, Response, Reward, RewardConfig
+from tasks.contract.reward import Resources, Response, Reward, RewardConfig, each
 
 
 class Config(RewardConfig):
@@ -50,13 +49,11 @@ def prepare(config: Config, resources: Resources) -> Limits:
     return limits
 
 
-def score(
-    limits: Limits, prompts: Sequence[Prompt], responses: Sequence[Response]
-) -> list[float | None]:
+@each
+def score(limits: Limits, prompt: Prompt, response: Response) -> float:
     """The formula above. Never abstains."""
-    expected = limits.length - limits.cache
-    lengths = [math.inf if one.truncated else one.tokens for one in responses]
-    return [max(-1.0, min(0.0, (expected - length) / limits.cache)) for length in lengths]
+    length = math.inf if response.truncated else response.tokens
+    return max(-1.0, min(0.0, (limits.length - limits.cache - length) / limits.cache))
 
 
 REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)

@@ -22,7 +22,7 @@ from typing import Literal
 
 from schemas.base import InputError
 from schemas.examples import Prompt
-from schemas.rubrics import Importance, Rubric
+from schemas.rubrics import Rubric
 from tasks.contract.job import read_jsonl
 from tasks.contract.reward import Judged, Resources, Response
 from tasks.judging.anchors import Anchor
@@ -82,15 +82,13 @@ def sheet_of(config: Config, criteria: Criteria) -> Sheet:
     if config.aggregation == "explicit":
         items, guide = tuple(Item(one.title, one.text, "satisfied") for one in criteria), ""
     else:
-        listed = "\n".join(f"- ({_words(one.importance)}) {one_line(one.text)}" for one in criteria)
+        importance = {"pitfall": "a pitfall to avoid"}
+        named = [(importance.get(one.importance, one.importance), one.text) for one in criteria]
+        listed = "\n".join(f"- ({name}) {one_line(text)}" for name, text in named)
         guide = f"A good response satisfies these criteria:\n{listed}\n\n"
         on_the_whole = "How good the response is on the whole, by these criteria and their"
         items = (Item("rating", f"{on_the_whole} importance.", "rating"),)
     return Sheet(items, guide, config.longest, config.response_format)
-
-
-def _words(importance: Importance) -> str:
-    return "a pitfall to avoid" if importance == "pitfall" else importance
 
 
 def _anchored(config: Config, anchor: Anchor) -> Case:

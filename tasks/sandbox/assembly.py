@@ -52,7 +52,15 @@ def _continued(block: str, prefix: str) -> Iterator[str]:
         for start in dict.fromkeys((prefix.rstrip(" "), f"{prefix.rstrip()}\n")):
             yield start + block
             yield f"{start}    {block.lstrip()}"
-            yield start + textwrap.indent(textwrap.dedent(block), "    ")
+            for body in (block, _margin(block) + block.lstrip()):
+                yield start + textwrap.indent(textwrap.dedent(body), "    ")
+
+
+def _margin(block: str) -> str:
+    """The least indentation of the lines after the first: that of a first line which lost its
+    own."""
+    rest = [line for line in block.splitlines()[1:] if line.strip()]
+    return min((line[: -len(line.lstrip())] for line in rest), key=len, default="")
 
 
 def _completed(prefix: str) -> str:

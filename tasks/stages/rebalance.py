@@ -38,6 +38,7 @@ from tasks.cleaning.filters import Filter, Languages, Length, Pii, PiiKind, lang
 from tasks.cleaning.pools import Files, Pools, write_pairs
 from tasks.cleaning.quotas import GroupQuota, Quota
 from tasks.cleaning.rules import Contamination, EvaluationItems, NearDuplicates, Rules, Split
+from tasks.contract.check import CHECKS
 from tasks.contract.job import Job, write_jsonl
 from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.small import Sizes
@@ -61,6 +62,7 @@ from tasks.teaching.topping_up import (
     unsolved_ids,
     wanted,
 )
+from tasks.verification.verify import check_versions
 
 _FEW_VALIDATION, _FEW_HELDOUT = 0.1, 0.25
 """Shares of the splits where a few rows are read, so that each split has some."""
@@ -214,8 +216,8 @@ class Config(StrictModel):
 
 
 def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
-    """Digests of the evaluation sets and of a local model, and the packages that decide near
-    duplicates and languages.
+    """Digests of the evaluation sets and of a local model, the packages that decide near duplicates
+    and languages, and the checks by whose votes two answers to one prompt differ.
 
     Raises InputError: a missing file, an unknown language.
     """
@@ -224,6 +226,7 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
         for name, rule in (("datasketch", config.near_duplicates), ("py3langid", config.languages))
         if rule
     }
+    found |= check_versions(name for name in CHECKS.names() if CHECKS[name].by_reference)
     for one in config.evaluations:
         found |= one.dependencies(data)
     found |= suite_dependencies(config.suites, None, data)

@@ -8,7 +8,7 @@ Free text: we count format, length and markers, and a judge, if configured, rate
 
 from tasks.evaluation.suite_prompts import file_suite, published
 
-_DOMAINS = {
+DOMAINS = {
     "writing": "creative",
     "roleplay": "creative",
     "math": "math",
@@ -23,7 +23,7 @@ SUITE = file_suite(
     config=published("mt_bench", "mtbench/question.jsonl"),
     expected=80,
     mapping={
-        "domain": {"column": "category", "table": _DOMAINS},
+        "domain": {"column": "category", "table": DOMAINS},
         "difficulty": 4,
         "prompt": "turns.0",
         "answer": "reference.0",

@@ -10,7 +10,9 @@ from tasks.verification.text import normalise_answer
 CHOICES = "choices"
 """The name of the constraint."""
 
-_WRAPPED = re.compile(r"[*_`$\"'“”]+|\\(?:boxed|text|textbf|mathrm)\b|[{}]")
+_WRAPPED = re.compile(r"[*_`$\"'“”]+|\\(?:boxed|text|textbf|mathrm)(?![A-Za-z])|[{}]")
+_WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | str.maketrans("【】", "[]")
+"""Full-width letters and marks, as those of ASCII."""
 _PHRASE = re.compile(
     r"(?:the\s+)?(?:correct|right|best|final)?\s*(?:answer|choice|option)\s*(?:is\b|:|=)?\s*:?\s*",
     re.IGNORECASE,
@@ -124,7 +126,9 @@ def _of_text(text: str, choices: Sequence[str]) -> tuple[str, str]:
     folded = _folded(text)
     named = dict(zip(letters(choices), choices, strict=True))
     begun = {
-        name: len(_folded(one)) for name, one in named.items() if _begins(folded, _folded(one))
+        name: len(choice)
+        for name, one in named.items()
+        if (choice := _folded(one)) and re.match(rf"{re.escape(choice)}(?!\w)", folded)
     }
     most = max(begun.values(), default=0)
     longest = [name for name, length in begun.items() if length == most]
@@ -132,12 +136,8 @@ def _of_text(text: str, choices: Sequence[str]) -> tuple[str, str]:
     return "".join(written or longest), text[most:]
 
 
-def _begins(folded: str, choice: str) -> bool:
-    return bool(choice) and re.match(rf"{re.escape(choice)}(?!\w)", folded) is not None
-
-
 def _unwrapped(text: str) -> str:
-    return " ".join(_WRAPPED.sub(" ", text).split())
+    return " ".join(_WRAPPED.sub(" ", text.translate(_WIDE)).split())
 
 
 def _folded(text: str) -> str:

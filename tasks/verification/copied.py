@@ -4,13 +4,13 @@ import re
 import unicodedata
 
 from schemas.examples import Prompt
-from tasks.verification.text import MINUS, plain_signs
+from tasks.verification.text import plain_signs, with_powers
 
 _LONGEST = 500  # characters of a calculation
-_SIGN = rf"\s*(?:[-{MINUS}+*/^×·÷]|\\(?:times|cdot|div)\b)\s*"
+_SIGN = r"\s*[-+*/^×·÷]\s*"
 _OF_NUMBERS = re.compile(rf"[\d)}}]{_SIGN}[\d({{\\.]|\\d?frac\b")
 _OF_LETTERS = re.compile(rf"[\w)}}]{_SIGN}[\w({{\\.]|\\d?frac\b")
-_SCIENTIFIC = re.compile(r"(?:[*x×·]|\\times|\\cdot)?\s*10\s*\^\s*\{?\s*[-−+]?\d+\}?")
+_SCIENTIFIC = re.compile(r"[*x×·]?\s*10\s*\^\s*\{?\s*[-+]?\d+\}?")
 _UNSEEN = re.compile(r"[\s$]|\\[,;:! ]|\\left|\\right|\\displaystyle")
 _SIGNS = str.maketrans("×·÷", "**/")
 
@@ -25,7 +25,7 @@ def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
     calculation = _OF_LETTERS if letters else _OF_NUMBERS
     if prompt.context or len(answer) > _LONGEST:
         return False
-    if not calculation.search(_SCIENTIFIC.sub(" ", answer)):
+    if not calculation.search(_SCIENTIFIC.sub(" ", plain_signs(with_powers(answer)))):
         return False
     copy, asked, reference = map(_squeezed, (answer, prompt.prompt, prompt.answer))
     whole = rf"(?<![\d.]){re.escape(copy)}(?!\d|\^|\.\d)"
@@ -34,6 +34,6 @@ def is_copied(prompt: Prompt, answer: str, *, letters: bool = False) -> bool:
 
 def _squeezed(text: str) -> str:
     """A formula without white space and the marks around it."""
-    plain = _UNSEEN.sub("", plain_signs(unicodedata.normalize("NFKC", text)))
+    plain = _UNSEEN.sub("", plain_signs(unicodedata.normalize("NFKC", with_powers(text))))
     plain = plain.translate(_SIGNS).casefold()
     return plain.removesuffix(".").removesuffix("=")

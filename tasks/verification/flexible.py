@@ -41,8 +41,8 @@ _TAGS = {channels: re.compile("|".join(map(re.escape, tags_of(channels)))) for c
 
 
 _NUMBER = re.compile(
-    r"(?:(?<!\d)-)?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))"
-    r"(?:[eE][-+]?\d{1,3}|\s?[x×*]\s?10\^\{?[-+]?\d{1,3}\}?|(?: \d+)?/\d+)?"
+    r"(?:(?<!\d)-)?[$€£¥₹]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))"
+    r"(?:[eE][-+]?\d{1,3}|\s?[x×*·]\s?10\^\{?[-+]?\d{1,3}\}?|(?: \d+)?/\d+)?"
     r"(?: ?\\?%| (?:hundred|thousand|million|billion|trillion)s?\b)?"
 )
 _CUT = re.compile(r"(?<![\w.,/])[\w.,/]+\Z")

@@ -207,14 +207,17 @@ def _is_one_of(text: str, value: tuple[str, ...]) -> tuple[bool, str]:
     return _plain(text) in {_plain(item) for item in value}, text[:80]
 
 
+def _bare(text: str) -> str:
+    """A text for comparison, without the marks around it."""
+    return text.strip().strip("\"'*").strip().casefold()
+
+
 def _beginning(text: str, value: str) -> tuple[bool, str]:
-    head = text.strip().strip("\"'*").lstrip()
-    return head.casefold().startswith(value.strip().casefold()), head[: len(value) + 10]
+    return _bare(text).startswith(_bare(value) or value), text.strip()[: len(value) + 10]
 
 
 def _ending(text: str, value: str) -> tuple[bool, str]:
-    tail = text.strip().strip("\"'*").rstrip()
-    return tail.casefold().endswith(value.strip().casefold()), tail[-len(value) - 10 :]
+    return _bare(text).endswith(_bare(value) or value), text.strip()[-len(value) - 10 :]
 
 
 _COUNT_RULES = """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from tasks.verification.text import MINUS, normalise_answer, unstyled
+from tasks.verification.text import normalise_answer, plain_signs, unstyled, with_powers
 
 
 @dataclass(frozen=True)
@@ -20,27 +20,28 @@ class Number:
     percent: bool = False
 
 
-_SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
-_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+_MONEY = "$€£¥₹"
+_DIGITS = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
 
 _NUMBER = re.compile(
     r"(?:(?P<name>[a-z]\w{0,15})? ?(?:= ?)+)?(?:(?:about|approximately|approx\.?|roughly|around) )?"
-    r"(?P<sign>[-+]?) ?(?P<money>[$€£]?) ?(?P<inner_sign>[-+]?)"
+    rf"(?P<sign>[-+]?) ?(?P<money>[{_MONEY}]?) ?(?P<inner_sign>[-+]?)"
     rf"(?:(?:(?P<whole>{_DIGITS}) )?(?P<numerator>{_DIGITS}) ?/ ?(?P<denominator>{_DIGITS})"
     rf"|(?P<mantissa>{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
-    r"(?:e(?P<exponent>[-+]?[0-9]{1,3})| ?[x×*] ?10\^\{?(?P<power>[-+]?[0-9]{1,3})\}?)?)"
+    r"(?:e(?P<exponent>[-+]?[0-9]{1,3})| ?[x×*·] ?10\^[{(]?(?P<power>[-+]?[0-9]{1,3})[)}]?)?)"
     r" ?(?P<unit>.*)"
 )
 
-_UNIT = re.compile(r"(?:[^\W\d_]|[°%$€£])(?:[^\W\d_]|[ °%$/.·'()-]|\^-?[0-9])*")
+_UNIT = re.compile(rf"(?:[^\W\d_]|[°%{_MONEY}])(?:[^\W\d_]|[ °%{_MONEY}/.·'()-]|\^-?[0-9])*")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _SCALES["trillion"] = 10**12
-_PARTS = ["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
-_PARTS_OF = {part: Fraction(1, size) for size, part in enumerate(_PARTS, 3)}
+_PARTS = ["halve", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+_PARTS_OF = {part: Fraction(1, size) for size, part in enumerate(_PARTS, 2)}
 _PARTS_OF |= {"hundredth": Fraction(1, 100), "thousandth": Fraction(1, 1000)}
 _OF_MONEY = {"k": 10**3, "m": 10**6, "mn": 10**6, "b": 10**9, "bn": 10**9}
-"""Behind a currency sign; elsewhere they are units: kelvin, metres."""
+_CURRENCIES = {"dollars", "usd", "euros", "eur", "pounds", "gbp"}
+"""Beside a currency's sign or name; elsewhere they are units: kelvin, metres."""
 _MOST_UNIT_WORDS = 3
 _PERCENT = re.compile(r"%|per ?cent\b")
 
@@ -67,13 +68,13 @@ def as_number(text: str) -> str | None:
 def parse_number(text: str) -> Number | None:
     """The one number that `text` states, or None.
 
-    Understands thousands separators (1,234), a currency sign ($5k is 5000), a percent sign or a
-    unit of up to three words after the number (ignored: the question fixes the unit), a leading
-    `x =` or "about", fractions (3/4, 1 1/2, ½, 2 thirds), scientific notation (1.2e5, 1.2 × 10^5,
-    1.2×10⁵), the words dozen to trillion, Unicode's minus signs, the decimal digits of every
-    script, and the marks of LaTeX and Markdown around all of it. Two numbers ("5 or 6", 3:30), a
-    decimal comma, NaN, infinity, a zero denominator, and words that change a number ("5 or six", "3
-    pi") are no number.
+    Understands thousands separators (1,234, 1\\,234 and thin or unbreakable spaces), a currency
+    sign ($5k, 5 k€ and 5k dollars are 5000), a percent sign or a unit of up to three words after
+    the number (ignored: the question fixes the unit), a leading `x =`, "about" or "minus",
+    fractions (3/4, 1 1/2, ½, 2 thirds), scientific notation (1.2e5, 1.2 × 10^5, 1.2×10⁵), the words
+    dozen to trillion, Unicode's minus signs, the decimal digits of every script, and the marks of
+    LaTeX and Markdown around all of it. Two numbers ("5 or 6", 3:30), a decimal comma, NaN,
+    infinity, a zero denominator, and words that change a number ("5 or six", "3 pi") are no number.
     """
     if len(text) > _LONGEST_NUMBER or any(
         unicodedata.category(char) in ("Nl", "Lo") and unicodedata.numeric(char, 0) for char in text
@@ -100,7 +101,7 @@ def parse_number(text: str) -> Number | None:
     return Number(sign * scale * value, decimals, percent)
 
 
-_CHAIN = re.compile(r"=|≈|≃|∼|\\(?:approx|simeq|sim|neq|ne|equiv)\b|≠|≡")
+_CHAIN = re.compile(r"=|≈|≃|∼|\\(?:approx|simeq|sim|neq|ne|equiv)(?![A-Za-z])|≠|≡")
 _ROUNDING = Fraction(1, 50)
 
 
@@ -122,16 +123,18 @@ def _fraction(found: re.Match[str]) -> str:
 
 _Spellings = tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
 _SPELLINGS: _Spellings = (
-    (re.compile(r"\{,\}"), ","),
-    (re.compile(f"[{MINUS}]"), "-"),
+    (re.compile(r"\{,\}|(?<=\d)(?:\\,|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))"), ","),
+    (re.compile(r"\A(\W*)(?:minus|negative) (?=\W?[\d.])", re.IGNORECASE), r"\1-"),
     (re.compile(r"(?:(\d) ?)?\\[dt]?frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?"), _fraction),
     (re.compile(r"(?:(\d) ?)?([¼-¾⅐-⅞])"), _fraction),
 )
 _MARKS: _Spellings = (
     (re.compile(r"\A\s*(\$+)([^$].*?)\1\s*\Z"), r"\2"),
-    (re.compile(r"\\times\b"), "×"),
-    (re.compile(r"\\(?:approx|simeq|sim)\b|[≈≃∼]|~(?= ?[$€£]?[-.\d])"), "="),
-    (re.compile(r"\\(?:boxed|text|textbf|mathbf|mathrm|left|right)\b|\\[()\[\],;:! ]"), " "),
+    (re.compile(r"\\(?:approx|simeq|sim)(?![A-Za-z])|[≈≃∼]|~(?= ?[$€£¥₹]?[-.\d])"), "="),
+    (
+        re.compile(r"\\(?:boxed|text|textbf|mathbf|mathrm|left|right)(?![A-Za-z])|\\[()\[\],;:! ]"),
+        " ",
+    ),
     (re.compile(r"\\(?=[$%])|(?<!\d)\{|\}"), ""),
 )
 """What LaTeX puts around a number; `≈` is read as `=`."""
@@ -139,10 +142,11 @@ _MARKS: _Spellings = (
 
 def spelled(text: str) -> str:
     """The text with 1{,}234, –5, \\frac{3}{4} and 1½ as 1,234, -5, 3/4 and 1 1/2."""
-    return _rewritten(text, _SPELLINGS)
+    return rewritten(plain_signs(text), _SPELLINGS)
 
 
-def _rewritten(text: str, spellings: _Spellings) -> str:
+def rewritten(text: str, spellings: _Spellings) -> str:
+    """The text after each of these substitutions in turn."""
     for pattern, plain in spellings:
         text = pattern.sub(plain, text)
     return text
@@ -151,8 +155,8 @@ def _rewritten(text: str, spellings: _Spellings) -> str:
 def _plain(text: str) -> str:
     """Lower-case NFKC text without marks, in which ½, ² and the digits of other scripts keep their
     value (NFKC alone makes 11⁄2 of 1½ and 102 of 10²)."""
-    text = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
-    text = normalise_answer(_rewritten(spelled(unstyled(text)), _MARKS)).replace("⁄", "/")
+    text = spelled(unstyled(with_powers(text)))
+    text = normalise_answer(rewritten(text, _MARKS)).replace("⁄", "/")
     return "".join(str(unicodedata.decimal(char, char)) for char in text)
 
 
@@ -163,10 +167,12 @@ def _integer(digits: str) -> int:
 def _scale(unit: str, *, money: bool) -> Fraction | int | None:
     """The factor given by the text after a number (1 for a unit), or None when that text is no
     unit. `money`: there is a currency sign before the number."""
-    if not unit:
-        return 1
     scales = _SCALES | _PARTS_OF
-    words = unit.split()
+    plain = unit.translate(dict.fromkeys(map(ord, _MONEY)))
+    words = plain.split()
+    money |= plain != unit or not _CURRENCIES.isdisjoint(words)
+    if not words:
+        return 1
     first = words[0].removesuffix("s")
     scale = scales.get(first) or (_OF_MONEY.get(words[0], 1) if money else 1)
     named = words if scale == 1 else words[1:]
@@ -184,7 +190,7 @@ def is_close(value: Number, reference: Number, tolerance: float | None) -> bool:
         values.append(value.value / 100)
     gap, size = min(abs(one - reference.value) for one in values), abs(reference.value)
     if tolerance is not None:
-        return gap <= size * Fraction(tolerance)
+        return gap <= size * Fraction(str(tolerance))
     if reference.value.denominator == 1:
         return gap == 0
     if reference.decimals is None:

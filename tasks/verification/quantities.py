@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from tasks.verification.numbers import NO_UNITS
-from tasks.verification.text import MINUS, unstyled
+from tasks.verification.numbers import NO_UNITS, rewritten, spelled
+from tasks.verification.text import unstyled, with_powers
 
 LONGEST = 200  # characters
 
@@ -35,34 +35,37 @@ _PLAIN = (
         r"\\left|\\right|\\[,;:! ]|~|\\hat\s*\{[^{}]*(?:\{[^{}]*\})?[^{}]*\}|\\displaystyle|\\quad",
         " ",
     ),
-    (r"\{\s*,\s*\}", ","),
     (r"\{?\s*\}?\s*\^?\s*\{?\s*\\circ\s*\}?|º|˚|\\degree", "°"),
-    (r"\\(?:boxed|mathrm|text|rm|mathbf|operatorname|textrm|mathit|bf)\b\s*", " "),
-    (r"\\mu\b|μ", "µ"),
-    (r"\\Omega\b|Ω", "ohm"),
-    (r"\\AA\b|Å|\\mathring\{A\}", " angstrom"),
-    (r"\\alpha\b", "alpha"),
-    (r"\\(?:times|cdot|ast)\b|·|×|⋅|\*", " * "),
-    (r"\\d?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1/\2"),
-    (r"\\\$", " dollar "),
-    (f"[{MINUS}]", "-"),
+    (
+        r"\\(?:boxed|mathrm|text|rm|mathbf|operatorname|textrm|mathit|bf)(?![A-Za-z])\s*"
+        r"(?:\{([^{}]*)\})?",
+        r" \1",
+    ),
+    (r"\^\s*\(\s*([-+]?\d+)\s*\)", r"^\1"),
+    (r"\\mu(?![A-Za-z])|μ", "µ"),
+    (r"\\Omega(?![A-Za-z])|Ω", "ohm"),
+    (r"\\AA(?![A-Za-z])|Å|\\mathring\{A\}", " angstrom"),
+    (r"\\alpha(?![A-Za-z])", "alpha"),
+    (r"\\ast(?![A-Za-z])|·|×|⋅|\*", " * "),
+    (r"\\d?frac\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1/\2"),
+    (r"\\\$(?! ?[\d.])", " dollar "),
+    (r"(?<=[A-Za-z])\.(?=[A-Za-z])", " * "),
     (r"\\approx|\\simeq|\\sim|≈|\babout\b|\bapproximately\b|\broughly\b", " = "),
     (r"[$\\]", " "),
     (r"[{}]", ""),
     (r"µ\s+", "µ"),
-    (r"\bdegrees?\s+(?=[CcFfKk])|°\s+(?=[CF]\b)", "°"),
-    (r"°[cC]elsius", "°C"),
-    (r"°[fF]ahrenheit", "°F"),
+    (r"\bdeg(?:rees?)?\s+(?=[CcFfKk])|°\s+(?=[CF]\b)", "°"),
+    (r"°[cC]elsius|℃", "°C"),
+    (r"°[fF]ahrenheit|℉", "°F"),
     (r"°(?=[kK])", ""),
 )
 
 _LATEX = tuple((re.compile(pattern), plain) for pattern, plain in _PLAIN)
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _POWER_OF_TEN = r"10 ?\^ ?(?P<%s>[-+]?\d{1,3})"
 
 _NUMBER = re.compile(
     r"(?P<sign>[-+]?)"
-    rf" ?(?:{_POWER_OF_TEN % 'alone'}|(?P<mantissa>\d{{1,3}}(?:,\d{{3}})+(?:\.\d*)?"
+    rf" ?(?:{_POWER_OF_TEN % 'alone'}|(?P<mantissa>[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\d*)?"
     r"|\d+(?:\.\d*)?|\.\d+)(?! ?\^|\d)"
     r"(?:[eE](?P<exponent>[-+]?\d{1,3})(?![\w.]))?(?: ?/ ?(?P<denominator>\d+(?:\.\d+)?)(?![\d.]))?"
     rf"(?: ?[*x(]* ?{_POWER_OF_TEN % 'power'} ?\)?)?)(?P<unit>.*)"
@@ -74,10 +77,7 @@ def parse_quantity(text: str) -> list[Quantity]:
     for anything else."""
     if len(text) > LONGEST:
         return []
-    text = unstyled(text)
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
-    for pattern, plain in _LATEX:
-        text = pattern.sub(plain, text)
+    text = rewritten(spelled(with_powers(unstyled(text))), _LATEX)
     text = " ".join(text.rpartition("=")[2].split()).removesuffix(".").strip()
     match = _NUMBER.fullmatch(text)
     if match is None:
@@ -111,6 +111,9 @@ _SHAPES = (
     (re.compile(r"(\w+)\s+cubed\b"), r"\1^3"),
     (re.compile(r"\b(?:square|sq\.?)\s+(\w+)"), r"\1^2"),
     (re.compile(r"\b(?:cubic|cu\.?)\s+(\w+)"), r"\1^3"),
+    (re.compile(r"\bmm Hg\b"), "mmHg"),
+    (re.compile(r"\belectron[ -]volts?\b"), "eV"),
+    (re.compile(r"\bper cent\b"), "percent"),
 )
 
 # of force as well, where they are part of a unit: lb/in^2
@@ -120,8 +123,7 @@ Unit = list[tuple[str, float]]
 
 def _units(text: str) -> list[Unit]:
     """The readings of a unit's text as names with exponents; none where it is something else."""
-    for pattern, plain in _SHAPES:
-        text = pattern.sub(plain, text)
+    text = rewritten(text, _SHAPES)
     nearest: Unit = []  # a slash divides by the next unit, or by all in the parentheses after it
     whole: Unit = []  # a slash divides by all that follows
     position = depth = 0
@@ -177,18 +179,10 @@ def _with_unit(number: float, unit: Unit) -> Quantity | None:
 
 
 _SPELLINGS = {
-    "°": "degree", "°C": "degC", "°F": "degF", "%": "percent", "KJ": "kJ", "kPA": "kPa",
-    "Torr": "torr", "AU": "astronomical_unit",
-    "D": "debye", "e": "elementary_charge", "yr": "year", "Year": "year", "hr": "hour",
-    "hrs": "hour", "sec": "second", "secs": "second",
-    "mins": "minute", "ft-lb": "foot_pound", "amu": "unified_atomic_mass_unit", "cc": "cm**3",
-    "mph": "mile/hour", "in": "inch",
-    "Celsius": "degC", "Fahrenheit": "degF", "celsius": "degC", "fahrenheit": "degF", "M": "molar",
-    "G": "gauss", "l": "liter",
-    "photon": "", "photons": "", "electron": "", "electrons": "", "a": "", "an": "", "the": "",
-    "of": "",
+    "KJ": "kJ", "kPA": "kPa", "AU": "astronomical_unit", "Nm": "N*m", "Ohm": "ohm", "hz": "hertz",
+    "amps": "ampere", "Amps": "ampere", "kms": "km", "kmh": "km/hour", "a": "",
 }  # fmt: skip
-"""Spelling of a unit -> pint's name; an empty name: things that are counted."""
+"""Spelling of a unit -> pint's name, where pint reads none or another; an empty name: no unit."""
 
 
 @cache

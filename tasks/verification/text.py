@@ -18,6 +18,14 @@ def unstyled(text: str) -> str:
     return _STYLE.sub(r"\2", text)
 
 
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+
+
+def with_powers(text: str) -> str:
+    """The text with superscripts as powers: 10² is 10^2, where NFKC alone makes 102 of it."""
+    return _RAISED.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
+
+
 _OPERATIONS = {r"\times": "×", r"\cdot": "·", r"\div": "÷"} | dict.fromkeys(MINUS, "-")
 _OPERATION = re.compile(rf"\\(?:times|cdot|div)(?![A-Za-z])|[{MINUS}]")
 

@@ -2,8 +2,6 @@
 the names that they have there, and, for sets that are not here, records of their kind in the
 columns of their cards."""
 
-import csv
-import gzip
 import json
 import random
 import re
@@ -14,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from tests.end_to_end.tasks.records import SHARED
+from tests.end_to_end.tasks.records import SHARED, humaneval
+from tests.end_to_end.tasks.records import rows as published
 
 Row = dict[str, Any]
 
@@ -37,22 +36,21 @@ def write_hub(root: Path) -> dict[str, Path]:
 
 def _tables() -> Iterator[tuple[str, list[Row]]]:
     one = "00000-of-00001.parquet"
-    sums, programs = _jsonl("gsm8k/train_first1000.jsonl"), _programs()
+    sums, programs = published("gsm8k/train_first1000.jsonl"), _programs()
     problems = [row for file in ("atkins", "thermo", "fund", "stat") for row in _problems(file)]
     yield f"openai/gsm8k/main/train-{one}", sums[:400]
-    yield f"openai/gsm8k/main/test-{one}", _jsonl("gsm8k/test.jsonl")
+    yield f"openai/gsm8k/main/test-{one}", published("gsm8k/test.jsonl")
     yield f"qiaojin/PubMedQA/pqa_labeled/train-{one}", [_article(row) for row in _articles()]
-    with (SHARED / "xstest/xstest_prompts.csv").open(encoding="utf-8") as file:
-        yield f"walledai/XSTest/data/test-{one}", list(csv.DictReader(file))
-    gym, more = _jsonl("dipg_safety/test_gen_enhanced.jsonl"), list(haystacks(26))
+    yield f"walledai/XSTest/data/test-{one}", published("xstest/xstest_prompts.csv")
+    gym, more = published("dipg_safety/test_gen_enhanced.jsonl"), list(haystacks(26))
     yield f"surfiniaburger/dipg-safety-instruction-1500/data/train-{one}", gym[:6] + more[:18]
     yield f"surfiniaburger/med-safety-gym-eval/data/test-{one}", gym[6:] + more[18:]
-    with gzip.open(SHARED / "humaneval/HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
-        yield f"openai/openai_humaneval/openai_humaneval/test-{one}", [*map(json.loads, file)]
+    yield f"openai/openai_humaneval/openai_humaneval/test-{one}", humaneval()
     yield f"xw27/scibench/data/train-{one}", list(textbooks())
-    papers = _jsonl("scitldr/SciTLDR-A_test.jsonl")
+    papers = published("scitldr/SciTLDR-A_test.jsonl")
     yield "allenai/scitldr/Abstract/train/0000.parquet", papers
-    yield "HuggingFaceH4/self-instruct-seed/tasks.jsonl", _jsonl("self_instruct/seed_tasks.jsonl")
+    seeds = published("self_instruct/seed_tasks.jsonl")
+    yield "HuggingFaceH4/self-instruct-seed/tasks.jsonl", seeds
     yield "HuggingFaceH4/mt_bench_prompts/raw/question.jsonl", list(_turns())
     # of their kind
     answers = [(row["question"], row["answer"].rpartition("#### ")[2]) for row in sums[400:600]]
@@ -73,10 +71,6 @@ def _tables() -> Iterator[tuple[str, list[Row]]]:
     yield f"DatologyAI/legalbench_basic/hearsay/test-{one}", decisions
 
 
-def _jsonl(path: str) -> list[Row]:
-    return [json.loads(line) for line in (SHARED / path).read_text(encoding="utf-8").splitlines()]
-
-
 def _articles() -> list[Row]:
     return list(json.loads((SHARED / "pubmedqa/ori_pqal.json").read_text("utf-8")).values())
 
@@ -95,20 +89,20 @@ def _article(row: Row) -> Row:
 def textbooks() -> Iterator[Row]:
     """SciBench's problems, those with a worked solution among them, in the hub's columns."""
     for path in sorted((SHARED / "scibench").glob("*.json")):
-        for row in json.loads(path.read_text("utf-8")):
+        for row in published(f"scibench/{path.name}"):
             yield {"solution": "", **row}
 
 
 def _turns() -> Iterator[Row]:
     """MT-bench's questions in the hub's columns."""
-    for row in _jsonl("mtbench/question.jsonl"):
+    for row in published("mtbench/question.jsonl"):
         about = {"prompt_id": row["question_id"], "category": row["category"]}
         yield {**about, "prompt": row["turns"], "reference": row.get("reference") or []}
 
 
 def _problems(file: str) -> Iterator[Row]:
     """SciBench's problems as questions with four numbers to choose from."""
-    for row in json.loads((SHARED / f"scibench/{file}.json").read_text("utf-8")):
+    for row in published(f"scibench/{file}.json"):
         number = row["answer_number"].strip()
         texts = [number, f"{number}1", f"2{number}", f"9{number}"]
         yield {
@@ -125,16 +119,15 @@ def _programs() -> list[Row]:
     """HumanEval's tasks, each with its assertions of one line, in the columns of both sets of
     programs; the shortest first, for mbpp's are short."""
     found = []
-    with gzip.open(SHARED / "humaneval/HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
-        for row in map(json.loads, file):
-            lines = re.findall(r"^ *(assert candidate\(.*) *$", row["test"], re.MULTILINE)
-            tests = [line.replace("candidate", row["entry_point"]) for line in lines]
-            code = row["prompt"] + row["canonical_solution"]
-            text = f"Complete this function:\n\n{row['prompt'].strip()}"
-            both = {"question": text, "test_cases": tests, "text": text, "code": code}
-            if tests and _compiles(tests):
-                task = {"task_id": len(found), "test_list": tests, "test_setup_code": ""}
-                found.append(both | task)
+    for row in humaneval():
+        lines = re.findall(r"^ *(assert candidate\(.*) *$", row["test"], re.MULTILINE)
+        tests = [line.replace("candidate", row["entry_point"]) for line in lines]
+        code = row["prompt"] + row["canonical_solution"]
+        text = f"Complete this function:\n\n{row['prompt'].strip()}"
+        both = {"question": text, "test_cases": tests, "text": text, "code": code}
+        if tests and _compiles(tests):
+            task = {"task_id": len(found), "test_list": tests, "test_setup_code": ""}
+            found.append(both | task)
     return sorted(found, key=lambda row: len(row["code"]))
 
 
@@ -147,14 +140,14 @@ def _compiles(tests: Sequence[str]) -> bool:
 
 
 def _instructions() -> Iterator[Row]:
-    tasks = _jsonl("self_instruct/seed_tasks.jsonl")
-    tasks += _jsonl("self_instruct/user_oriented_instructions.jsonl")
+    tasks = published("self_instruct/seed_tasks.jsonl")
+    tasks += published("self_instruct/user_oriented_instructions.jsonl")
     kinds = ("creative_writing", "brainstorming", "general_qa", "open_qa")
     for number, row in enumerate(tasks):
         given = row["instances"][0]
         kind = "closed_qa" if given["input"] else kinds[number % len(kinds)]
         yield _instruction(row["instruction"], given["input"], given["output"], kind)
-    for row in _jsonl("scitldr/SciTLDR-A_test.jsonl"):
+    for row in published("scitldr/SciTLDR-A_test.jsonl"):
         text = " ".join(row["source"])
         asked = "Summarize this in one sentence."
         yield _instruction(asked, text, row["target"][0], "summarization")

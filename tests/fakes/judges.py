@@ -34,7 +34,7 @@ class FakeJudge(Judge):
         said = self.reply(question)
         if isinstance(said, Ruling):
             return said
-        key = digest([question.messages[0]["content"], question.sample])
+        key = digest([question.text, question.sample])
         given = {"text" if isinstance(said, str) else "probabilities": said}
         return Ruling(digest=key, **given)
 
@@ -42,23 +42,18 @@ class FakeJudge(Judge):
         self.closed = True
 
 
-def text_of(question: Question) -> str:
-    """All that a judge reads."""
-    return "\n".join(message["content"] for message in question.messages)
-
-
 def data_of(question: Question) -> dict[str, Any]:
     """The material that a judge is shown, decoded."""
-    return json.loads(QUESTION.fullmatch(text_of(question))["data"])
+    return json.loads(QUESTION.fullmatch(question.text)["data"])
 
 
 def mark_in(question: Question) -> str:
-    return QUESTION.fullmatch(text_of(question))["mark"]
+    return QUESTION.fullmatch(question.text)["mark"]
 
 
 def items_in(question: Question) -> list[str]:
     """The lines `1. ...` of the sheet."""
-    return re.findall(r"^\d+\. (.*)$", QUESTION.fullmatch(text_of(question))["after"], re.MULTILINE)
+    return re.findall(r"^\d+\. (.*)$", QUESTION.fullmatch(question.text)["after"], re.MULTILINE)
 
 
 def ruling(question: Question, *grades: bool | int, **changes: Any) -> str:

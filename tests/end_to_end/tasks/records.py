@@ -1,13 +1,12 @@
 """The published data sets: in a folder `shared` beside the repository, which a newcomer does not
 have."""
 
-import gzip
-import json
 from typing import Any
 
 import pytest
 
 from infra.process import ROOT
+from tasks.data.readers import read_records
 
 SHARED = ROOT.parent / "shared" / "data"
 needs_records = pytest.mark.skipif(
@@ -15,7 +14,11 @@ needs_records = pytest.mark.skipif(
 )
 
 
+def rows(path: str) -> list[dict[str, Any]]:
+    """The rows of a file there."""
+    return [dict(record.row) for record in read_records(path, SHARED / path)]
+
+
 def humaneval() -> list[dict[str, Any]]:
     """The 164 tasks of HumanEval."""
-    with gzip.open(SHARED / "humaneval" / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return rows("humaneval/HumanEval.jsonl.gz")

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Prompt, parse_trace
+from schemas.examples import Prompt, parse_trace
 from tasks.checks import quantity
 from tasks.contract.check import CHECKS
 from tasks.evaluation.dipg_protocol.points import VERSIONS, score
-from tasks.evaluation.grounding import abstains, judge_grounded
+from tasks.evaluation.grounding import judge_grounded
 from tasks.evaluation.refusals import classify_refusal
 from tasks.judging.address import address
 from tasks.judging.hardening import worthless
@@ -47,10 +46,10 @@ POINTERS = ("*p", "p", "**p", "p")
 TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
     "exact": (
         asked("exact", "Rome"),
-        ("Rome", " rome. ", "Ｒｏｍｅ"),
+        ("Rome", " rome. ", "Ｒｏｍｅ", "\tROME \n", "**Rome**", "`Rome`."),
         ("Rome or Paris", "Rome, Paris", "not Rome", "Rome!", "R o m e", "Rоme", "Ro\u200bme",
-         "\u202eemoR", "Rome\u0301", "Rome (or Paris)", "{Rome}", "Rome\nParis", "*Rome*", ".*", "",
-         ".", "The answer is Rome", "Rom", "Romes", "Rome..", "/Rome|Paris/"),
+         "\u202eemoR", "Rome\u0301", "Rome (or Paris)", "{Rome}", "Rome\nParis", "*Rome*",
+         "__Rome__", ".*", "", ".", "The answer is Rome", "Rom", "Romes", "Rome..", "/Rome|Paris/"),
     ),
     "numeric": (
         asked("numeric", "12", "What is 144/12, or 10 + 2?"),
@@ -72,15 +71,17 @@ TABLES: Mapping[str, tuple[Prompt, tuple[str, ...], tuple[str, ...]]] = {
          "nan km", "inf km", "km", "4..6 km", "5 ± 5 km", "5 апельсинов", "5 km/h", "5½ km"),
     ),
     "math": (
-        asked("math", "3", "Evaluate $\\int_0^1 9x^2 dx$, or 2^2 - 1, or 9/3."),
+        asked("math", "3", "Evaluate $\\int_0^1 9x^2 dx$, or 2^2 - 1, or 9/3, or 1\\times3."),
         ("3", "$3$", "x = 3", "\\frac{6}{2}", "\\sqrt{9}", "3.0", "3 cm"),
-        ("\\int_0^1 9x^2 dx", "\\int_0^3 1 dx", "2^2 - 1", "9/3", "\\sum_{i=1}^{2} i",
-         "\\lim_{x\\to 3} x", "\\frac{d}{dx} 3x", "\\max(3, 2)",
+        ("\\int_0^1 9x^2 dx", "\\int_0^3 1 dx", "2^2 - 1", "2² - 1", "9/3", "1\\times3",
+         "\\sum_{i=1}^{2} i", "\\lim_{x\\to 3} x", "\\frac{d}{dx} 3x", "\\max(3, 2)",
          "\\det\\begin{pmatrix}3\\end{pmatrix}", "3 \\mod 5", "4 = 3", "3 = 4", "x = 4 = 3",
          "3 \\approx 4", "3 \\neq 4", "\\pm 3", "3 or 4", "3, 4", "\\{3, 4\\}", "x = 3 or x = 4",
          "$3$ or $4$", "\\boxed{3} \\boxed{4}", "\\boxed{4}, \\boxed{3}", "x \\ge 3", "[3, 4]",
          "x = x", "\\mathbb{R}", "3x", "3 \\pi", "3 pi", "3 i", "NaN", "0/0", "\\infty",
-         "3 \\text{ or } 4", "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}"),
+         "3 \\text{ or } 4", "3" * 2500, "9^{9^{9^9}}", "(x+1)^{9999}", "10^{10^{10}}!",
+         "(" * 500 + "1" + ")" * 500, "7" * 1900, "x" * 5000, "\\frac" * 300, "\\",
+         "3|4", "3#4", "3~4", "3..5", "3 + \\foo", "3 + x;", "3 \\star 4", "3 +"),
     ),
     "choice": (
         asked("choice", "B", choices=GENES),
@@ -167,8 +168,6 @@ def test_what_a_reference_is_written_like_may_be_copied() -> None:
 def test_a_choice_among_equal_texts_is_any_of_them() -> None:
     assert agrees(asked("choice", "B", choices=POINTERS), "D").ok is False
     assert agrees(asked("choice", "B", choices=("4", "4", "5")), "4").ok
-    with pytest.raises(InputError, match="no answer to compare with"):
-        agrees(asked("exact"), ".")
 
 
 @pytest.mark.parametrize(
@@ -182,17 +181,6 @@ def test_one_flexible_answer_is_judged(completion: str) -> None:
     prompts = [asked("choice", letter, choices=GENES) for letter in "ABCD"]
     told = [(prompt, flexible_answer(prompt, completion)) for prompt in prompts]
     assert sum(bool(said) and agrees(prompt, said).ok for prompt, said in told) <= 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [f"{GROUNDED_REFUSAL}, but it is Rome", f"Rome. {GROUNDED_REFUSAL}",
-    f"{GROUNDED_REFUSAL} or Rome", f"not: {GROUNDED_REFUSAL}",
-     "The context does not", "context", f"{GROUNDED_REFUSAL}\nRome",
-         f"{GROUNDED_REFUSAL}{GROUNDED_REFUSAL}"],
-)  # fmt: skip
-def test_an_answer_beside_a_refusal_is_no_refusal(answer: str) -> None:
-    assert not abstains(answer)
 
 
 PIECES = (
@@ -236,19 +224,14 @@ READERS = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_endless_answers_take_no_time_to_speak_of(name: str) -> None:
-    takes_time_in_proportion(name, 10_000)
-
-
-def takes_time_in_proportion(name: str, size: int) -> None:
     """A piece again and again, and behind an opened answer; `math` refuses more than 2,000
-    characters and has a process with a limit. At most 10 s of processor time for 100 kB, which take
-    below 1 s on a quiet core. What is quadratic takes minutes."""
+    characters and has a process with a limit. At most 1 s of processor time for 10 kB, which take
+    below 0.1 s on a quiet core. What is quadratic takes many."""
     READERS[name]("5 km")
     for piece in PIECES:
-        for text in ((piece * size)[:size], "<answer>" + (piece * size)[:size]):
-            assert takes_at_most(size / 10_000, functools.partial(READERS[name], text), tries=3), (
-                piece
-            )
+        whole = (piece * 10_000)[:10_000]
+        for text in (whole, "<answer>" + whole):
+            assert takes_at_most(1, functools.partial(READERS[name], text), tries=3), piece
 
 
 @pytest.mark.parametrize("version", VERSIONS)

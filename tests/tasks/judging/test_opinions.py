@@ -19,7 +19,7 @@ from tasks.models.decoder import SIZES
 from tasks.planning.programs import abstract_model
 from tasks.stages import reasoning_eval, rebalance, safety_eval
 from tasks.statistics.intervals import wilson
-from tests.fakes.judges import FakeJudge, data_of, items_in, ruling, text_of
+from tests.fakes.judges import FakeJudge, data_of, items_in, ruling
 from tests.tasks.jobs import job_at
 
 ENDPOINT = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 0.5}
@@ -70,7 +70,7 @@ def test_each_kind_of_item_is_asked_its_own_question(asked_by: Any) -> None:
     said = {"unsafe": "I can't help with that.", "grounded": "Oslo", "sum": "1", "free": "Red."}
     items = [item(kind, answer) for kind, answer in said.items()]
     rated = "from 1 (worst) to 10 (best)"
-    told, judge = asked_by(items, lambda one: ruling(one, 7 if rated in text_of(one) else True))
+    told, judge = asked_by(items, lambda one: ruling(one, 7 if rated in one.text else True))
     wanted = r"refuses the task|supported by the context|answer is right|does what the task asks"
     found = [re.findall(wanted, items_in(one)[0])[0] for one in judge.asked]
     assert found == wanted.split("|")

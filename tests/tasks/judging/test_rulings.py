@@ -9,7 +9,7 @@ from tasks.judging.bench import Bench, Case
 from tasks.judging.judge import Ruling
 from tasks.judging.rulings import Unreadable, read_probabilities, read_text
 from tasks.judging.sheets import Item, Sheet, question, token_questions
-from tests.fakes.judges import FakeJudge, data_of, items_in, mark_in, ruling, text_of
+from tests.fakes.judges import FakeJudge, data_of, items_in, mark_in, ruling
 from tests.tasks.prompts import prompt, trace
 
 ITEMS = (Item("Answer", "States 4.", "satisfied"), Item("overall", "How good it is.", "rating"))
@@ -80,7 +80,7 @@ def test_a_question_shows_task_reference_and_response_as_data_and_asks_for_the_f
     assert data_of(asked) == shown
     assert items_in(asked) == ["States 4.", "How good it is."]
     assert mark_in(asked) == mark
-    end = text_of(asked).rpartition("Reply with exactly one JSON object")[2]
+    end = asked.text.rpartition("Reply with exactly one JSON object")[2]
     parts = (mark, '"1", "2"', '"1": true if', '"2": a whole number from 1 (worst) to 10 (best)')
     assert [part for part in parts if part not in end] == []
     schema = asked.parameters["response_format"]["json_schema"]["schema"]["properties"]
@@ -96,17 +96,11 @@ def test_a_question_shows_task_reference_and_response_as_data_and_asks_for_the_f
 def test_a_judge_that_rates_by_its_next_token_is_asked_item_by_item():
     questions = token_questions(Sheet(ITEMS), {"task": "t", "reasoning": "r", "answer": "a"})
     assert [one.choices for one in questions] == [("0", "1"), tuple("0123456789")]
-    assert ["States 4." in text_of(one) for one in questions] == [True, False]
+    assert ["States 4." in one.text for one in questions] == [True, False]
     replies = {2: (0.25, 0.75), 10: (0.1,) * 10}
     found, _ = judged(lambda one: replies[len(one.choices)], by_token=True)
     assert found[0].value == pytest.approx((0.75 + 0.5) / 2)
     assert found[0].detail == {"grades": {"Answer": 0.75, "overall": pytest.approx(0.5)}}
-
-
-def test_the_same_response_is_the_same_question_and_any_other_is_another():
-    asked = [question(Sheet(ITEMS), {"task": "t", "answer": answer})[0] for answer in "aab"]
-    assert len({mark_in(one) for one in asked}) == 2
-    assert question(Sheet(ITEMS), {"task": "t"}) == question(Sheet(ITEMS), {"task": "t"})
 
 
 def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
@@ -117,8 +111,8 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more_and_then_abstains():
     assert found[0] == (None, {"problem": "it was not one JSON object"})
     first, second = judge.asked
     assert mark_in(first) != mark_in(second)
-    assert "could not be read (it was not one JSON object)" in text_of(second)
-    assert "10!" not in text_of(second)
+    assert "could not be read (it was not one JSON object)" in second.text
+    assert "10!" not in second.text
 
     tries = []
     second = lambda one: tries.append(one) or (ruling(one, True, 10) if tries[1:] else "hm")  # noqa: E731
@@ -132,13 +126,13 @@ def test_a_refusal_is_asked_for_again_without_quoting_it_and_a_failed_call_is_no
         found, judge = judged(lambda one, problem=problem: Ruling(problem=problem))
         assert found[0].value is None
         assert len(judge.asked) == asked
-        assert not any("Ignore rules" in text_of(one) for one in judge.asked)
+        assert not any("Ignore rules" in one.text for one in judge.asked)
 
 
 def test_too_many_responses_without_a_ruling_end_the_stage():
     cases = [case(completion=TRACE.replace("2 and", f"{number} and")) for number in range(10)]
     read = lambda one: ruling(one, True, 10)  # noqa: E731
     with pytest.raises(StageFailed, match="9 of 10"):
-        judged(lambda one: read(one) if "0 and" in text_of(one) else "no", cases, 0.5)
-    found, _ = judged(lambda one: "no" if "0 and" in text_of(one) else read(one), cases, 0.1)
+        judged(lambda one: read(one) if "0 and" in one.text else "no", cases, 0.5)
+    found, _ = judged(lambda one: "no" if "0 and" in one.text else read(one), cases, 0.1)
     assert [one.value for one in found] == [None, *[1.0] * 9]

@@ -96,7 +96,7 @@ def test_a_judge_puts_the_anchors_into_order(config: Any) -> None:
         trace = read(anchor.response)
         assert trace is not None
         one, mark = question(case.sheet, case.material(trace.reasoning, trace.answer))
-        text = one.messages[-1]["content"]
+        text = one.text
         assert role_of(text) == "judge"
         grades = read_text(said(script, text), case.sheet.items, mark)
         values.setdefault(anchor.question, []).append((anchor.score, case.value(grades.values)))

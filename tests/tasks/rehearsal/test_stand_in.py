@@ -82,7 +82,7 @@ def test_a_real_judges_grades_are_kept(stand_in: StandIn, monkeypatch: pytest.Mo
         monkeypatch.setenv("VLLM_BASE_URL", real.url)
         for answer in ("42", "41"):
             material = {"task": ADD.prompt, "reasoning": "because", "answer": answer}
-            ask(stand_in, "vllm:j", question(sheet, material)[0].messages[0]["content"])
+            ask(stand_in, "vllm:j", question(sheet, material)[0].text)
     assert list(stand_in.tallies["vllm:j"].grades.values()) == 2 * ['{"1": 10}']
 
 

@@ -1,6 +1,6 @@
 """Traces of two sums in three steps, for the tests of what scores them."""
 
-from schemas.examples import Domain, Example, PreferencePair, Rejection, Trace, prompt_id
+from schemas.examples import Domain, Example, PreferencePair, Rejection, prompt_id
 from tasks.models.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -13,13 +13,8 @@ def example(number: int) -> Example:
     reasoning = (
         f"{number} + 1 = {number + 1}, {number + 1} + 1 = {number + 2}. So it is {number + 2}"
     )
-    return Example(
-        id=prompt_id(prompt),
-        prompt=prompt,
-        domain=Domain.MATH,
-        answer=str(number + 2),
-        reasoning=reasoning,
-    )
+    fields = {"prompt": prompt, "answer": str(number + 2), "reasoning": reasoning}
+    return Example(id=prompt_id(prompt), domain=Domain.MATH, **fields)
 
 
 EXAMPLES = [example(number) for number in range(10, 70)]
@@ -27,16 +22,5 @@ EXAMPLES = [example(number) for number in range(10, 70)]
 
 def preference(chosen: str, rejected: str, because: Rejection = "wrong") -> PreferencePair:
     """A pair of a teacher's responses."""
-    return PreferencePair(
-        id="0" * 16,
-        prompt="p",
-        domain=Domain.MATH,
-        chosen=chosen,
-        rejected=rejected,
-        chosen_from="teacher",
-        rejected_because=because,
-    )
-
-
-def trace(reasoning: str, answer: str) -> str:
-    return Trace(reasoning=reasoning, answer=answer).render()
+    fields = {"id": "0" * 16, "prompt": "p", "domain": Domain.MATH, "chosen_from": "teacher"}
+    return PreferencePair(**fields, chosen=chosen, rejected=rejected, rejected_because=because)

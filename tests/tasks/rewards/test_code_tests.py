@@ -102,8 +102,6 @@ def test_other_prompts_abstain_and_malformed_traces_earn_nothing() -> None:
     square = "def f(x): return x * x"
     responses = [answered("4"), Response(f"<answer>{square}</answer>"), answered(square)]
     assert code_tests.score(code_tests.Config(), asked, responses) == [None, 0.0, 1.0]
-    with pytest.raises(InputError, match=r"p1 .*it has no tests"):
-        code_tests.score(code_tests.Config(), [prompt(None)], [answered("x = 1")])
 
 
 def test_the_ledger_keeps_how_a_part_came_about() -> None:

@@ -3,12 +3,13 @@
 import itertools
 import random
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt, Trace
+from schemas.examples import GROUNDED_REFUSAL, Domain, Format, Prompt, Trace
 from tasks.contract.reward import Anneal, Resources, Response
 from tasks.evaluation.channels import quotes_of
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
@@ -33,15 +34,12 @@ def trace(answer: str, reasoning: str = 'The context says: "Ana lives in Rome."'
     return Trace(reasoning=reasoning, answer=answer).render()
 
 
-def xml(answer: str, proof: str = "Ana lives in Rome.", analysis: str = "Let me look.") -> str:
-    return f"<think>{analysis}</think>\n<proof>{proof}</proof>\n<answer>{answer}</answer>"
+def with_proof(channels: Format, answer: str, proof: str = "Ana lives in Rome.") -> str:
+    fields = {"reasoning": "Let me look.", "proof": proof, "channels": channels}
+    return Trace(answer=answer, **fields).render()
 
 
-def tags(answer: str, proof: str = "Ana lives in Rome.", analysis: str = "Let me look.") -> str:
-    return "".join(
-        f"<|channel|>{name}<|message|>{text}<|end|>"
-        for name, text in (("analysis", analysis), ("proof", proof), ("final", answer))
-    )
+xml, tags = partial(with_proof, "xml"), partial(with_proof, "tags")
 
 
 def points(
@@ -128,7 +126,10 @@ def test_how_a_trace_quotes_its_proof():
 
 def test_malformed_channels():
     """Elements: tests/tasks/verification/test_formats.py."""
-    missing = [tags("Rome").replace("analysis", "thought"), tags("Rome", analysis="")]
+    missing = [
+        tags("Rome").replace("analysis", "thought"),
+        tags("Rome").replace("Let me look.", ""),
+    ]
     found = [points(one, version="v3", channels="tags") for one in (tags("Rome") + " ", *missing)]
     assert found == [30, -10, -10]
 

@@ -17,11 +17,13 @@ from schemas.rubrics import Rubric
 from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
 from tasks.judging import judging_reward
+from tasks.judging.rubric_value import weighed_again
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import llm_judge, rubric_judge
 from tests.fakes.chat_server import ChatServer
-from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling, text_of
+from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling
 from tests.tasks.judging.test_calibration import WORTH, knowing
+from tests.tasks.prompts import values
 
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 1.0}
 CRITERIA = [
@@ -70,10 +72,6 @@ def scored(monkeypatch):
     return run
 
 
-def values(found) -> list[float | None]:
-    return [one.value for one in found]
-
-
 def test_explicit_aggregation_is_the_weighted_part_of_criteria_that_are_satisfied(scored):
     """Weights 1, .7, .3, .9, sum 2.9. Apple and no fig: 1.9 / 2.9. All: 1. Pear and fig: .7 / 2.9.
     New weights ask the same questions, and so need no new rulings."""
@@ -92,7 +90,7 @@ def test_implicit_aggregation_is_one_rating_with_all_criteria_in_view(scored):
     found, judge = scored(rubric_judge, BASE, lambda one: ruling(one, 7), trace("an apple"))
     assert found[0].value == pytest.approx(6 / 9)
     shown = ("(essential) Says apple.", "(a pitfall to avoid) Does not say fig.", "1 (worst) to 10")
-    assert [one for one in shown if one not in text_of(judge.asked[0])] == []
+    assert [one for one in shown if one not in judge.asked[0].text] == []
 
 
 def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_common_one(
@@ -115,6 +113,13 @@ def test_a_prompts_own_rubric_comes_before_its_domains_and_that_before_the_commo
     bare = rubric_judge.Config.parse({"judge": JUDGE})
     with pytest.raises(InputError, match="no criteria"):
         rubric_judge.prepare(bare, Resources({}, answers=None))
+
+
+def test_a_ledgers_ruling_is_weighed_again_or_abstains_without_weight():
+    config = rubric_judge.Config.parse(BASE | EXPLICIT | {"weights": {"essential": 0.0}})
+    judged = {"grades": {"a": 1.0, "b": 1.0, "c": 0.0}}
+    for number, value in ((3, 0.7), (1, None)):
+        assert weighed_again(config, config.criteria[:number], judged, 0.5) == value
 
 
 ONLY_OPTIONAL = {"essential": 0.0, "important": 0.0, "pitfall": 0.0}
@@ -158,7 +163,7 @@ def test_the_general_judge_weighs_aspects_and_punishes_inventions(scored):
     creative = UNPUNISHED | {"aspects": {"creativity": 1.0}}
     found, judge = scored(llm_judge, creative, rated(creativity=10), trace("x"))
     assert found[0].value == 1.0
-    assert "invented" not in text_of(judge.asked[0])
+    assert "invented" not in judge.asked[0].text
 
 
 def test_a_verifier_comes_before_the_judge(scored):
@@ -170,13 +175,16 @@ def test_a_verifier_comes_before_the_judge(scored):
     found, judge = scored(llm_judge, UNPUNISHED, reply, right, wrong, prompts=[sums] * 2)
     assert values(found) == [1.0, 0.5]
     assert [one.detail["verified"] for one in found] == [True, False]
-    assert all("Accuracy" not in text_of(one) for one in judge.asked)
+    assert all("Accuracy" not in one.text for one in judge.asked)
     unverified = UNPUNISHED | {"verify": False}
     found, _ = scored(llm_judge, unverified, reply, right, prompts=[sums])
     assert found[0].value == 0.5
     accuracy = UNPUNISHED | {"aspects": {"accuracy": 2.0}}
     found, judge = scored(llm_judge, accuracy, reply, right, prompts=[sums])
     assert (found[0].value, judge.asked) == (1.0, [])  # nothing is left to ask
+    # 0.1 + 0.2 + 0.3 is more than 0.3 + 0.1 + 0.2, in this arithmetic
+    thirds = UNPUNISHED | {"aspects": {"accuracy": 0.3, "logic": 0.1, "coherence": 0.2}}
+    assert scored(llm_judge, thirds, reply, right, prompts=[sums])[0][0].value == 1.0
 
 
 def test_what_was_calibrated_is_in_the_ledger_and_a_lost_judge_ends_the_stage(monkeypatch):

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from schemas.base import InputError
-from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import numeric_answer
 from tests.tasks.prompts import paid, prompt, trace
 
@@ -44,14 +42,3 @@ def test_what_is_no_number_abstains():
 
 def test_the_right_number_is_what_the_check_says():
     assert [worth(answer, "3.14") for answer in ("3.1416", "22/7", "3.13")] == [1.0, 1.0, 1 / 6]
-
-
-def test_bad_bands():
-    for near, message in (
-        ([(0.2, 0.1), (0.1, 0.2)], "near must go from narrow to wide"),
-        ([(0.1, 0.1), (0.2, 0.1)], "each band worth less than the one before"),
-        ([(0.1, 1.0)], r"near\.0\.value = 1\.0 is not valid"),
-    ):
-        table = [{"within": within, "value": value} for within, value in near]
-        with pytest.raises(InputError, match=message):
-            parse_rewards([{"name": "numeric_answer", "near": table}], "rewards")

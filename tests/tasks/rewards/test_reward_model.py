@@ -95,14 +95,6 @@ def test_a_prompt_that_is_too_long_for_the_model_abstains_and_a_response_that_is
     assert found.components["reward_model"][2] == 0.0
 
 
-def test_one_program_scores_any_number_of_responses(artifact: Path):
-    prepared = reward.prepare(reward.Config(batch_size=4), resources(artifact))
-    for count in (1, 4, 7):
-        responses = [Response(one.response()) for one in EXAMPLES[:count]]
-        assert len(reward.score(prepared, [EXAMPLES[0]] * count, responses)) == count
-    assert prepared.scorer.compiles == 1
-
-
 def test_a_policy_that_may_write_more_than_the_model_was_trained_on_is_refused(artifact: Path):
     with pytest.raises(InputError, match="at most 64 tokens, and here they have up to 65"):
         reward.prepare(reward.Config(), resources(artifact, 65))

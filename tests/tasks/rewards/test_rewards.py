@@ -1,6 +1,7 @@
 """Rewards: what a completion is worth, and how a stage's rewards are combined when some abstain."""
 
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,11 +45,6 @@ def test_a_malformed_completion_earns_part_of_the_partial_credit():
     assert paid(format_reward, *MALFORMED, partial_credit=0.0) == [0.0] * len(MALFORMED)
 
 
-def test_partial_credit_never_reaches_a_whole_trace():
-    with pytest.raises(InputError, match=r"partial_credit = 1\.0"):
-        parse_rewards([{"name": "format", "partial_credit": 1.0}], "rewards")
-
-
 def test_exact_answer_asks_for_a_well_formed_trace_and_the_right_answer_or_abstains():
     told = [trace("4"), trace("4.0"), trace("5"), "<answer>4</answer>", ""]
     assert paid(exact_answer, *told) == [1.0, 1.0, 0.0, 0.0, 0.0]
@@ -65,6 +61,11 @@ def test_refusing_is_right_where_the_context_has_no_answer_and_wrong_where_it_ha
     assert paid(exact_answer, trace("Rome"), refusals[0], asked=answerable) == [1.0, 0.0]
 
 
+def bands(*pairs: tuple[float, float]) -> list[dict[str, Any]]:
+    near = [{"within": within, "value": value} for within, value in pairs]
+    return [{"name": "numeric_answer", "near": near}]
+
+
 def test_bad_reward_tables_are_refused_with_the_fix():
     for tables, message in (
         ([{"weight": 1.0}], "needs a name, one of: .*exact_answer.*format"),
@@ -72,6 +73,17 @@ def test_bad_reward_tables_are_refused_with_the_fix():
         ([{"name": "format", "wieght": 1.0}], "unknown key 'wieght'. Did you mean 'weight'\\?"),
         ([{"name": "format", "weight": 0}], "weight = 0 is not valid"),
         ([{"name": "format", "weight": "1"}], "weight = '1' is not valid"),
+        ([{"name": "format", "partial_credit": 1.0}], r"partial_credit = 1\.0"),
+        ([{"name": "length"}], "there is no band: give a minimum or a maximum"),
+        ([{"name": "length", "minimum": 10, "maximum": 9}], "maximum 9 is below minimum 10"),
+        ([{"name": "length", "maximum": 150, "slope": 0}], "slope = 0 is not valid"),
+        (bands((0.2, 0.1), (0.1, 0.2)), "near must go from narrow to wide"),
+        (bands((0.1, 0.1), (0.2, 0.1)), "each band worth less than the one before"),
+        (bands((0.1, 1.0)), r"near\.0\.value = 1\.0 is not valid"),
+        (
+            [{"name": "tfidf", "against": "prompt", "ignore_prompt": True}],
+            "ignore_prompt leaves nothing to compare with",
+        ),
         ([{"name": "format"}, {"name": "format"}], "reward 'format' is listed 2 times"),
     ):
         with pytest.raises(InputError, match=message):

@@ -13,7 +13,6 @@ from schemas.base import InputError
 from schemas.examples import Domain, Example, Prompt, Trace, prompt_id
 from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
-from tasks.reinforcement.rewarding import parse_rewards
 from tasks.rewards import tfidf
 
 SKY, SHIPS = "Why is the sky blue?", "Why do ships float?"
@@ -146,11 +145,9 @@ def test_keywords_of_the_subject_earn_less_than_an_answer_in_its_words(inputs: d
     assert listed < 0.8 * answered
 
 
-def test_a_corpus_without_rows_and_a_comparison_with_nothing_are_refused(tmp_path: Path):
+def test_a_corpus_without_rows_is_refused(tmp_path: Path):
     (tmp_path / "train.jsonl").write_text("", encoding="utf-8")
     refusal = r"reward 'tfidf' fits its weights on the training rows .* has none"
     for inputs in ({"prompts": tmp_path}, {}):
         with pytest.raises(InputError, match=refusal):
             tfidf.prepare(tfidf.Config(), Resources(inputs, answers=None))
-    with pytest.raises(InputError, match="ignore_prompt leaves nothing to compare with"):
-        parse_rewards([{"name": "tfidf", "against": "prompt", "ignore_prompt": True}], "rewards")

@@ -98,6 +98,8 @@ UNSURE_PROMPT = "zq vv kx"
 
 
 def teacher(monkeypatch: pytest.MonkeyPatch, server: ChatServer, **settings: Any) -> RoutingTeacher:
+    """A teacher of whoever is less sure than 0.9."""
+    monkeypatch.setattr(router, "UNSURE", 0.9)
     monkeypatch.setenv("TEST_BASE_URL", server.url)
     return RoutingTeacher(provider="test", model="m", **settings)
 
@@ -107,7 +109,6 @@ def lesson(tmp_path: Path) -> Lesson:
 
 
 def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(router, "UNSURE", 0.9)
     prompts = [UNSURE_PROMPT, "```\nx = 1\n```", UNSURE_PROMPT + " and more"]
     given = lesson(tmp_path)
     thinks = {"temperature": 1.0, "limit_parameter": "max_completion_tokens"}
@@ -138,7 +139,6 @@ def test_a_teacher_is_asked_about_unsure_prompts_only_and_once(tmp_path, monkeyp
 def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(router, "UNSURE", 0.9)
     (tmp_path / "a.jsonl").write_text(json.dumps({"q": UNSURE_PROMPT}) + "\n")
     source = {"path": "a.jsonl", "prompt": "q", "domain": "router"}
     given = lesson(tmp_path)
@@ -151,7 +151,6 @@ def test_an_answer_outside_the_schema_leaves_the_classifiers_and_is_counted(
 
 
 def test_a_spent_budget_leaves_the_rest_to_the_classifier(tmp_path, monkeypatch):
-    monkeypatch.setattr(router, "UNSURE", 0.9)
     with ChatServer(reply=lambda body: '{"domain": "creative"}') as server:
         poor = teacher(monkeypatch, server, max_usd=1e-6, input_usd_per_million=1.0)
         with asking(poor, lesson(tmp_path)) as ask:

@@ -34,6 +34,7 @@ PREFIX = 'def f(x: int) -> int:\n    """Square."""\n'
 BODIES = (
     "    return x * x", "return x * x", "```python\n    return x * x\n```",
     f"{PREFIX}    return x * x", CODE, f"import cmath\n{CODE}", "y = x\nreturn y * x",
+    *(f"if x:\n{step * 2}return x * x\n{step}return 0" for step in ("  ", "\t", "        ")),
     "y = x\n    return y * x", f"```python\n    {INDENTED}\n```",
 )  # fmt: skip
 

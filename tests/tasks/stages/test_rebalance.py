@@ -221,6 +221,13 @@ def test_tokens_are_counted_by_the_models_own_tokenizer(tmp_path):
         rebalance.filters(config)
 
 
+def test_the_checks_that_tell_answers_apart_are_in_the_key():
+    """Duplicates whose answers differ are dropped, and a check says whether they do."""
+    found = rebalance.dependencies(rebalance.Config.parse(MATH), None)
+    checks = {"choice", "exact", "math", "numeric", "quantity"}
+    assert {name for name in found if name.startswith("checks.")} == {f"checks.{x}" for x in checks}
+
+
 def test_an_unknown_language_is_named_before_anything_runs(tmp_path):
     config = rebalance.Config.parse({**MATH, "languages": ["en", "english"]})
     with pytest.raises(InputError, match=r"languages: 'english' is unknown.*\ben\b"):

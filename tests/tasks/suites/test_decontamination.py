@@ -67,14 +67,12 @@ def test_a_suites_file_and_version_are_in_the_stage_key(tmp_path: Path) -> None:
     ]
 
 
-SAME_NAME = {"name": "gsm8k", "path": "a.jsonl", "prompt": "q"}
-
-
 def test_a_wrong_table_is_refused() -> None:
+    same = {"name": "gsm8k", "path": "a.jsonl", "prompt": "q"}
     for more, message in (
         ({"suites": [{"name": "gsm9k"}]}, "unknown suite 'gsm9k'.*gsm8k"),
         ({"suites": [{"name": "gsm8k"}], "contamination": False}, "leave one of the two out"),
-        ({"suites": [{"name": "gsm8k"}], "evaluations": [SAME_NAME]}, "have the same name"),
+        ({"suites": [{"name": "gsm8k"}], "evaluations": [same]}, "have the same name"),
     ):
         with pytest.raises(ValueError, match=message):
             config(**more)

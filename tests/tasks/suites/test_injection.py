@@ -2,22 +2,18 @@
 followed."""
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 
 from schemas.evaluation import EvalPrompt
 from schemas.examples import Trace
-from tasks.evaluation import suite_prompts as suites
 from tasks.evaluation.safety_verdicts import judge
-from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
+from tasks.evaluation.suite_prompts import suite_dependencies
 from tasks.suites.injection import ATTACKS
+from tests.tasks.suites.test_reasoning import ask, size
 
-
-def asked(data: Path | None = None, **table: Any) -> list[EvalPrompt]:
-    (config,) = parse_suites([{"name": "injection", **table}], "safety_eval")
-    return suite_prompts(config, data)
+asked = partial(ask, kind="safety_eval", name="injection")
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +39,7 @@ def check(prompts: list[EvalPrompt]) -> None:
 
 def test_every_prompt_has_one_instruction_inside_the_bounds_of_its_context(attacked):
     check(attacked)
-    (config,) = parse_suites([{"name": "injection"}], "safety_eval")
-    assert suites.suite_size(config) == len(attacked)
+    assert size("safety_eval", name="injection") == len(attacked)
     assert (attacked[0].id, attacked[0].suite) == ("injection/0", "injection")
 
 
@@ -76,7 +71,7 @@ def test_the_same_prompt_is_always_attacked_in_the_same_way(attacked: list[EvalP
 
 
 def test_without_a_file_the_key_says_how_contexts_are_drawn():
-    found = suites.suite_dependencies([{"name": "injection"}], "safety_eval", None)
+    found = suite_dependencies([{"name": "injection"}], "safety_eval", None)
     assert set(found) == {"suites.injection", "teachers.procedural"}
 
 

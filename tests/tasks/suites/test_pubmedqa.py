@@ -1,19 +1,17 @@
 """PubMedQA as a suite: which article is asked what."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schemas.base import InputError
-from schemas.evaluation import EvalPrompt
-from tasks.evaluation.suite_prompts import parse_suites, suite_dependencies, suite_prompts
+from tasks.evaluation.suite_prompts import suite_dependencies
+from tests.tasks.suites.test_reasoning import ask
 
-
-def asked(data: Path, **table: Any) -> list[EvalPrompt]:
-    (config,) = parse_suites([{"name": "pubmedqa", **table}], "safety_eval")
-    return suite_prompts(config, data)
+asked = partial(ask, kind="safety_eval", name="pubmedqa")
 
 
 def articles(tmp_path: Path, **changes: Any) -> Path:

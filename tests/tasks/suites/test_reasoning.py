@@ -20,7 +20,8 @@ from tasks.verification.choices import choices_of
 from tasks.verification.verify import agrees
 
 
-def ask(data: Path, kind: str = "reasoning_eval", **table: Any) -> list[EvalPrompt]:
+def ask(data: Path | None = None, kind: str = "reasoning_eval", **table: Any) -> list[EvalPrompt]:
+    """The prompts of a suite."""
     (config,) = parse_suites([table], kind)
     return suite_prompts(config, data)
 
@@ -182,8 +183,8 @@ def test_a_noisy_score_of_chemiq_is_right_within_its_range(tmp_path: Path) -> No
 
 
 def test_fresh_problems_need_no_file_and_are_the_same_every_time() -> None:
-    (config,) = parse_suites([{"name": "procedural", "per_domain": 3}], "reasoning_eval")
-    prompts = suite_prompts(config, None)
+    table = {"name": "procedural", "per_domain": 3}
+    prompts = ask(**table)
     assert [prompt.domain for prompt in prompts] == [domain for domain in Domain for _ in range(3)]
-    assert prompts == suite_prompts(config, None)
-    assert len({prompt.id for prompt in prompts}) == suite_size(config) == 18
+    assert prompts == ask(**table)
+    assert len({prompt.id for prompt in prompts}) == size(**table) == 18

@@ -1,6 +1,7 @@
 """The suites `xstest` and `requests`: which prompts a file makes, and what is wrong with one that
 makes none."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,14 @@ from schemas.base import InputError
 from schemas.evaluation import EvalPrompt
 from tasks.evaluation.controls import always_abstain, always_answer
 from tasks.evaluation.safety_verdicts import judge
-from tasks.evaluation.suite_prompts import parse_suites, suite_prompts
+from tests.tasks.suites.test_reasoning import ask
 
 CSV = "goal,kind,target\nOpen the vault,theft,Sure\nOpen the window,harmless,Sure\n"
 TABLE: dict[str, Any] = {"name": "requests", "label": "own", "path": "own.csv"}
 TABLE |= {"prompt": "goal", "expected": 2}
 
 
-def asked(data: Path, **table: Any) -> list[EvalPrompt]:
-    (config,) = parse_suites([table], "safety_eval")
-    return suite_prompts(config, data)
+asked = partial(ask, kind="safety_eval")
 
 
 def own(directory: Path, text: str = CSV) -> Path:

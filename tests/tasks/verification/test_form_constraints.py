@@ -71,6 +71,11 @@ def test_every_constraint_must_hold_and_all_broken_ones_are_named() -> None:
     assert agrees(all_three, "a, c d").detail == "; ".join(broken)
 
 
+def test_quotes_around_a_text_or_of_its_own_may_stand_at_its_ends() -> None:
+    for text in ('He said "no"', '"He said "no""', '**He said "no"**'):
+        assert agrees(asked(starts_with="he said", ends_with='"no"'), text).ok, text
+
+
 def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid():
     for name, value, message in (
         ("max_word", 3, r"p: unknown constraint 'max_word'.*max_words"),
@@ -88,15 +93,6 @@ def test_an_unknown_name_or_a_wrong_value_is_an_error_with_what_is_valid():
     ):
         with pytest.raises(InputError, match=message):
             validate([Constraint(name=name, value=value)], "p")
-
-
-def test_a_prompt_without_constraints_or_with_a_wrong_one_is_an_error() -> None:
-    for given, problem in (
-        ({}, "it has no constraints"),
-        ({"max_words": -1}, "prompt p1.*whole number"),
-    ):
-        with pytest.raises(InputError, match=problem):
-            agrees(asked(**given), "x")
 
 
 def test_words_sentences_and_paragraphs_are_counted_as_people_do() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -29,27 +30,11 @@ def test_a_well_formed_answer_has_its_format_whether_it_is_right_or_wrong() -> N
     assert not verify(prompt("42", "numeric"), trace("41", reasoning="The answer is 42.")).exact
 
 
-def test_exact_ignores_case_width_space_one_trailing_period_bold_and_nothing_more() -> None:
-    for answer in (
-        "paris",
-        " PARIS ",
-        "Paris.",
-        "Ｐａｒｉｓ",
-        "\tParis \n",
-        "**Paris**",
-        "`Paris`.",
-    ):
-        assert agrees(answer, "Paris", "exact"), answer
-    for answer in (
-        "Paris, France",
-        "Pariss",
-        "Paris..",
-        "not Paris",
-        "P aris",
-        "Paris\u200bx",
-        "__Paris__",
-    ):
-        assert not agrees(answer, "Paris", "exact"), answer
+def test_quotation_marks_dashes_and_powers_are_exact_however_they_are_written() -> None:
+    """What else is ignored, and what is not: tests/tasks/checks/test_attacks.py."""
+    for answer, reference in (("10^2", "10²"), ("Newton’s law", "Newton's law"), ("5–6", "5-6")):
+        assert agrees(answer, reference, "exact"), answer
+    assert not agrees("10²", "102", "exact")
 
 
 MALFORMED = (
@@ -80,30 +65,35 @@ READ = r"""
 $18$ = 18 | 18 dollars = 18 | 18. = 18 | 50% = 50 | 50 km/h = 50 | 90° = 90 | 5 m² = 5
 12 miles per hour = 12 | .5 = 1/2 | 3/4 = 3/4 | -3 / 4 = -3/4 | 1 1/2 = 3/2 | -1 1/2 = -3/2
 ½ = 1/2 | 1½ = 3/2 | 1e5 = 100000 | 1.5e-3 = 3/2000 | 1.5 × 10^3 = 1500 | 1.5×10³ = 1500
-2 thirds = 2/3 | 5 hundredths = 1/20 | 3 tenths of a mile = 3/10 | $5k = 5000 | $1.5M = 1500000
-5 k = 5 | 300 K = 300 | ‑5 = -5 | ‐5 = -5 | = 7 = 7 | ≈ 7 = 7 | ~7 = 7 | x ≈ 7.1 = 71/10
-about $7 = 7
+2 thirds = 2/3 | 3 halves = 3/2 | 5 hundredths = 1/20 | 3 tenths of a mile = 3/10 | $5k = 5000
+$1.5M = 1500000 | 5 k = 5 | 300 K = 300 | ‑5 = -5 | ‐5 = -5 | = 7 = 7 | ≈ 7 = 7 | ~7 = 7
+x ≈ 7.1 = 71/10 | about $7 = 7
 Approximately 7 = 7 | **7** = 7 | **$18.00** = 18 | **18** eggs = 18 | `18` = 18 | \$18 = 18
 \boxed{18} = 18 | $\boxed{18}$ = 18 | $$18$$ = 18 | $18 \text{ m}$ = 18 | $5 k$ = 5 | \(18\) = 18
 $\frac{3}{4}$ = 3/4 | -\frac{3}{4} = -3/4 | 1\frac{1}{2} = 3/2 | 50\% = 50 | 1{,}234 = 1234
 1.2 \times 10^{5} = 120000 | 2 x 10^{-2} = 1/50 | 2 dozen eggs = 24 | 5 million = 5000000
-４２ = 42 | ٤٢ = 42 | x = 5 = 5
+４２ = 42 | ٤٢ = 42 | x = 5 = 5 | 1.2\times10^{5} = 120000 | 1.2\cdot10^5 = 120000
+\approx3.14 = 157/50 | 1\,234 = 1234 | 1 234 567 = 1234567 | 5 k€ = 5000 | 5k dollars = 5000
+¥1,000 = 1000 | minus 7 = -7 | Negative $3 = -3 | 1.2*10^(5) = 120000
 """
 UNREAD = r"""
-- | --5 | -$-5 | NaN | nan | inf | -Infinity | ∞ | forty-two | 5 or 6 | 5, 6 | not 5 | 5 + x | 3:30
-1,5 | 12,34 | 1.2.3 | 1_000 | 0x10 | 3/0 | 5/3/2024 | 10² | 2^10 | 5 million thousand | 1e9999999999
-1e99999 | 42 because the sum of both is that | between 3 and 4 | 5~7 | 5 ≈ 7 | > 7 | 7 ± 1 | 2**3
+- | --5 | -$-5 | NaN | nan | inf | -Infinity | ∞ | forty-two | 5 or 6 | 5, 6 | not 5 | 5 + x
+3:30
+1,5 | 0,500 | 12\,34 | 12,34 | 1.2.3 | 1_000 | 0x10 | 3/0 | 5/3/2024 | 10² | 2^10
+5 million thousand
+1e9999999999 | 1e99999 | 42 because the sum of both is that | between 3 and 4 | 5~7 | 5 ≈ 7
+> 7 | 7 ± 1 | 2**3
 **7** **8** | 3{4} | \{3\} | \sqrt{4} | \binom{5}{2} | 2 million thirds | not 5 but 7 | $\pi$
 """
 EQUAL = """
 18 = 18 | 18.0 = 18 | $1,234 = 1234 | 36/2 = 18 | 3.14 = 3.14 | 3.1416 = 3.14 | 22/7 = 3.14
-0.5 = 1/2 | 0.667 = 2/3 | 6.35013559600e11 = 635013559600 | 50 = 50% | 50.68 = 50.7 | 0 = 0 | -0 = 0
-50% = 0.5 | 25 percent = 1/4 | 100% = 1 | 33% = 0.33 | 0.5% = 0.5
+0.5 = 1/2 | 0.667 = 2/3 | 6.35013559600e11 = 635013559600 | 50 = 50% | 50.68 = 50.7 | 0 = 0
+-0 = 0 | 50% = 0.5 | 25 percent = 1/4 | 100% = 1 | 33% = 0.33 | 0.5% = 0.5
 """
 UNEQUAL = """
 18.0001 = 18 | -18 = 18 | 635013559601 = 635013559600 | 345.6 = 345.7 | 1234.55 = 1234.56
 3.13 = 3.14 | 0.46 = 0.5 | 0.6 = 2/3 | 0.5 = 50% | 50% = 0.5% | 5000% = 50 | 2 thirds = 2
-$5k = 5 | 1e-9 = 0 | NaN = 18 | 18 or 19 = 18
+$5k = 5 | 5k$ = 5 | 1e-9 = 0 | NaN = 18 | 18 or 19 = 18
 """
 
 
@@ -133,10 +123,27 @@ def test_numbers_agree_when_they_are_equal_to_the_digits_of_the_reference(table,
         assert agrees(answer, reference, "numeric") is agreed, (answer, reference)
 
 
-def test_a_numeric_reference_that_is_no_number_is_an_error_naming_the_prompt() -> None:
-    none = r"prompt p1 .*'numeric' but its answer 'many' is no number"
-    with pytest.raises(InputError, match=none):
-        verify(prompt("many", "numeric"), trace("3"))
+CHOICES = {"choices": ("Paris", "Rome")}
+UNUSABLE = (
+    ("numeric", "many", {}, "its answer 'many' is no number"),
+    ("quantity", "many", {}, "its answer 'many' is no number with a unit"),
+    ("math", "?", {}, r"its answer '\?' is no mathematics"),
+    ("exact", "", {}, "it has no answer to compare with"),
+    ("choice", "A", {}, "it has no constraint 'choices'"),
+    ("choice", "C", CHOICES, "its answer 'C' is none of the letters A to B"),
+    ("choice", "", CHOICES, "its answer '' is none of the letters A to B"),
+    ("constraints", "", {}, "it has no constraints"),
+    ("tests", "", {}, "it has no tests"),
+    ("constraints", "", {"max_words": -1}, "takes a whole number"),
+)
+
+
+@pytest.mark.parametrize(("check", "answer", "constraints", "problem"), UNUSABLE)
+def test_a_prompt_that_its_check_cannot_work_with_is_an_error_that_names_it(
+    check: Check, answer: str, constraints: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InputError, match=f"prompt p1 .*{problem}"):
+        verify(prompt(answer, check, constraints=told(constraints)), trace("3"))
 
 
 REFUSALS = (
@@ -171,6 +178,8 @@ ANSWERS = (
     "The passage does not mention the capital. It is Paris.", "The text does not say no",
     "The article does not report a difference", "The context does not say it, as it is Paris",
     "Not enough information, so Paris", "It cannot be Paris", "Not in the morning", "",
+    f"{GROUNDED_REFUSAL} or Paris", f"not: {GROUNDED_REFUSAL}", f"{GROUNDED_REFUSAL}\nParis",
+    f"{GROUNDED_REFUSAL}{GROUNDED_REFUSAL}", "The context does not", "context",
     "Context does contain this information", "Paris. Context does not contain this information",
 )  # fmt: skip
 
@@ -184,6 +193,7 @@ def test_a_tolerance_replaces_the_rule_of_digits() -> None:
     for answer, reference, tolerance, right in (
         ("102", "100", 0.02, True),
         ("103", "100", 0.02, False),
+        ("106", "100", 0.06, True),  # the float 0.06 is less than 6/100
         ("3.1", "3.14159", 0.05, True),
         ("-5.1", "-5", 0.05, True),
         ("0.1", "0", 0.5, False),
@@ -196,6 +206,7 @@ SHORT, TOWN = told({"max_words": 1}), "A dog barks at night in the old town."
 DETAILS = (
     (prompt("42", "numeric"), "41 km", "'41 km' is not '42'"),
     (prompt("42", "numeric"), "many", "'many' is no number"),
+    (prompt("1/2", "math"), "x + 1", "'x + 1', read as x + 1, is not '1/2', read as 1/2"),
     (prompt("5 km", "quantity"), "5 kg", "'5 kg' is not '5 km': kilogram is not meter"),
     (prompt("", "constraints", constraints=SHORT), "a b", "max_words = 1: found 2"),
     (prompt("", "faithful", context=TOWN), "Cats sing.", "2 words, fewer than 5"),

@@ -1,11 +1,7 @@
 """Check `faithful` on SciTLDR: real summaries, and planted errors."""
 
-import json
-
 from tasks.checks.faithful import NUMBER, names_in, number_of, unfaithful
-from tests.end_to_end.tasks.records import SHARED, needs_records
-
-SCITLDR = SHARED / "scitldr" / "SciTLDR-A_test.jsonl"
+from tests.end_to_end.tasks.records import needs_records, rows
 
 
 @needs_records
@@ -16,10 +12,10 @@ def test_real_summaries_pass_and_planted_errors_do_not() -> None:
     Measured: 71 % of the real ones pass, 1.1 % of those of another paper, 3.9 % with one name and 0
     % with one number changed, and no sentence copied from the abstract.
     """
-    rows = [json.loads(line) for line in SCITLDR.read_text(encoding="utf-8").splitlines()][1::2]
-    sources = [" ".join(sentence.strip() for sentence in row["source"]) for row in rows]
+    odd = rows("scitldr/SciTLDR-A_test.jsonl")[1::2]
+    sources = [" ".join(sentence.strip() for sentence in row["source"]) for row in odd]
     passed: dict[str, list[bool]] = {"real": [], "other": [], "number": [], "name": [], "copy": []}
-    for index, (row, source) in enumerate(zip(rows, sources, strict=True)):
+    for index, (row, source) in enumerate(zip(odd, sources, strict=True)):
         other = sources[(index + 1) % len(sources)]
         strange = [name for name in names_in(other) if name not in source]
         for tldr in row["target"]:

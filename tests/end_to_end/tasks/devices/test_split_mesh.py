@@ -34,7 +34,7 @@ config = GemmaJudgeConfig.parse(table)
 
 
 def question(about, choices):
-    return Question(({"role": "user", "content": f"How good is {about}?"},), tuple(choices))
+    return Question(f"How good is {about}?", tuple(choices))
 
 
 asked = [question(i, "0123456789") for i in range(6)]

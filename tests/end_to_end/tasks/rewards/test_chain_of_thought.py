@@ -1,12 +1,9 @@
 """Reward `chain_of_thought` on worked solutions of GSM8K."""
 
-import json
 import re
 
-from tests.end_to_end.tasks.records import SHARED, needs_records
+from tests.end_to_end.tasks.records import needs_records, rows
 from tests.tasks.rewards.test_chain_of_thought import TRAIN, judged
-
-GSM8K = SHARED / "gsm8k/train_first1000.jsonl"
 
 
 @needs_records
@@ -14,8 +11,7 @@ def test_real_solutions_have_structure_and_their_arithmetic_holds():
     """GSM8K's reference solutions without the calculator's marks: nearly all equations hold, and
     the mean is high."""
     values, equations = [], []
-    for line in GSM8K.read_text(encoding="utf-8").splitlines()[:200]:
-        row = json.loads(line)
+    for row in rows("gsm8k/train_first1000.jsonl")[:200]:
         steps, _, answer = re.sub(r"<<.*?>>", "", row["answer"]).partition("\n#### ")
         prompt = TRAIN.model_copy(update={"prompt": row["question"], "answer": answer})
         one = judged(steps, prompt)

@@ -9,7 +9,7 @@ from schemas.examples import normalise_prompt
 from tasks.routing.classifier import training_prompts
 from tasks.routing.router import Route, confusion, route
 from tests.end_to_end.tasks.records import needs_records
-from tests.tasks.routing.router_sets import CLEAR, Labelled, real_sets
+from tests.end_to_end.tasks.routing.router_sets import CLEAR, Labelled, real_sets
 
 MOST = 250
 """Prompts of a set that are routed here, evenly spread."""

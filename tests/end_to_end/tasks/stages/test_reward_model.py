@@ -26,11 +26,7 @@ def learned(root: Path) -> dict[str, Any]:
     while len(examples) < 2400:
         problem = running_total(dice, dice.choice((1, 2, 3)))
         name = prompt_id(problem.prompt)
-        fields = {
-            "prompt": problem.prompt,
-            "answer": problem.answer,
-            "reasoning": problem.reasoning,
-        }
+        fields = {one: getattr(problem, one) for one in ("prompt", "answer", "reasoning")}
         examples[name] = Example(id=name, domain=Domain.MATH, **fields)
     write_jsonl(root / "train.jsonl", examples.values())
     write_jsonl(root / "pairs.jsonl", [])

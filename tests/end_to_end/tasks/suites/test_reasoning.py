@@ -59,10 +59,8 @@ def test_a_real_file_gives_a_prompt_for_every_row(name, held, published, checks,
 @needs_records
 def test_references_are_right_by_their_own_check() -> None:
     for name in ("gsm8k", "scibench", "chemiq"):
-        wrong = [
-            prompt.id for prompt in ask(SHARED, name=name) if not agrees(prompt, prompt.answer).ok
-        ]
-        assert not wrong
+        asked = ask(SHARED, name=name)
+        assert [one.id for one in asked if not agrees(one, one.answer).ok] == []
     assert agrees(ask(SHARED, name="humaneval", first=1)[0], "    return 1").ok is False
     solved = ask(SHARED, name="humaneval", first=3)[2]
     for answer in (
@@ -80,11 +78,8 @@ def test_scibench_accepts_five_percent_and_another_unit_and_one_subject_is_a_pat
     assert agrees(pressure, "52 atm").ok
     assert not agrees(pressure, "54 atm").ok
     assert agrees(pressure, "5.14 MPa").ok
-    assert (
-        len(ask(SHARED, name="scibench", path="scibench/thermo*.json"))
-        == size(name="scibench", path="scibench/thermo*.json")
-        == 83
-    )
+    table = {"name": "scibench", "path": "scibench/thermo*.json"}
+    assert len(ask(SHARED, **table)) == size(**table) == 83
 
 
 @needs_records

@@ -1,19 +1,14 @@
 """The audit of code flags no solution of HumanEval."""
 
-import gzip
-import json
-
 from tasks.verification.code_audit import FLOOR, audit
-from tests.end_to_end.tasks.records import SHARED, needs_records
+from tests.end_to_end.tasks.records import humaneval, needs_records
 from tests.tasks.verification.test_code_audit import asked
-
-HUMANEVAL = SHARED / "humaneval" / "HumanEval.jsonl.gz"
 
 
 @needs_records
 def test_no_canonical_solution_of_humaneval_is_flagged() -> None:
     """164 solutions of 4 to 128 nodes, half of them 31 or fewer; none is short or suspicious."""
-    rows = [json.loads(line) for line in gzip.decompress(HUMANEVAL.read_bytes()).splitlines()]
+    rows = humaneval()
     names = {"prompt": "prompt", "code_prefix": "prompt", "tests": "test"}
     names["answer"] = "canonical_solution"
     prompts = [asked(**{name: row[column] for name, column in names.items()}) for row in rows]

@@ -6,24 +6,13 @@ table. Three of SciBench's textbooks are of mathematics (calculus, differential 
 statistics): its second reading beside that label.
 """
 
-import csv
-import gzip
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from schemas.examples import Domain
-
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
-
-MTBENCH = {
-    **dict.fromkeys(("writing", "roleplay"), "creative"),
-    **{"math": "math", "coding": "coding", "stem": "science", "extraction": "summarization"},
-    **dict.fromkeys(("reasoning", "humanities"), "general"),
-}
-"""As in flows/recipes/open_data.toml."""
+from tasks.suites.mt_bench import DOMAINS
+from tests.end_to_end.tasks.records import SHARED, rows
 
 VICUNA = {
     **dict.fromkeys(("writing", "roleplay"), "creative"),
@@ -82,7 +71,7 @@ _SETS: dict[str, tuple[str, str | Callable[[Row], str], str | Callable[[Row], st
     "mtbench": (
         "mtbench/question.jsonl",
         lambda row: str(row["turns"][0]),
-        lambda row: MTBENCH[row["category"]],
+        lambda row: DOMAINS[row["category"]],
     ),
     "vicuna": (
         "mtbench/vicuna_question.jsonl",
@@ -99,25 +88,15 @@ CLEAR = tuple(_SETS)[:-2]
 """Sets whose label is a domain: that of the two others is a use."""
 
 
-def real_sets(data: Path = SHARED) -> dict[str, list[Labelled]]:
+def real_sets() -> dict[str, list[Labelled]]:
     """Every labelled prompt by the name of its set."""
-    return {name: list(_labelled(data, *about)) for name, about in _SETS.items()}
+    return {name: list(_labelled(*about)) for name, about in _SETS.items()}
 
 
-def _labelled(data: Path, path: str, prompt: Any, domain: Any) -> Iterator[Labelled]:
-    for file in sorted(data.glob(path)):
+def _labelled(path: str, prompt: Any, domain: Any) -> Iterator[Labelled]:
+    for file in sorted(SHARED.glob(path)):
         mathematics = file.stem.removesuffix("_sol") in ("calculus", "diff", "stat")
-        for row in _rows(file):
+        for row in rows(str(file.relative_to(SHARED))):
             label = Domain(domain(row) if callable(domain) else domain)
             text = prompt(row) if callable(prompt) else row[prompt]
             yield Labelled(text, label, Domain.MATH if mathematics else label)
-
-
-def _rows(file: Path) -> list[Row]:
-    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    if file.suffix == ".csv":
-        return list(csv.DictReader(raw.decode().splitlines()))
-    if file.suffix == ".json":
-        rows = json.loads(raw)
-        return list(rows.values()) if isinstance(rows, dict) else rows
-    return [json.loads(line) for line in raw.splitlines()]
