@@ -1,7 +1,13 @@
 """The name of Lyceum's distribution, and what comes with which of its extras.
 
-On the package index `lyceum` is somebody else's package.
+On the package index `lyceum` is somebody else's package, and this distribution is not there: nobody
+is sent there for an extra who did not get Lyceum there.
 """
+
+import json
+from importlib.metadata import PackageNotFoundError, distribution
+
+from infra.secrets import mask
 
 DISTRIBUTION = "lyceum-post-training"
 
@@ -26,8 +32,20 @@ FOR_CLOUD = ("tpu", "full", "cloud")
 
 
 def install(extra: str) -> str:
-    """How to install an extra, in a checkout and without one."""
-    return f"`uv sync --extra {extra}` in a checkout, else `pip install '{DISTRIBUTION}[{extra}]'`"
+    """How to install an extra: in a checkout by uv, else from where this installation came, as its
+    installer recorded it (PEP 610)."""
+    try:
+        recorded = distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:  # a checkout on PYTHONPATH
+        return f"`uv sync --extra {extra}`"
+    origin = json.loads(recorded or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        return f"`uv sync --extra {extra}`"
+    requirement = f"{DISTRIBUTION}[{extra}]"
+    if url := origin.get("url"):
+        git = origin.get("vcs_info")
+        requirement += f" @ git+{url}@{git['commit_id']}" if git else f" @ {url}"
+    return f"`pip install '{mask(requirement)}'`"
 
 
 def absent(error: ModuleNotFoundError) -> str:

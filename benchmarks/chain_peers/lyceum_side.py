@@ -18,6 +18,9 @@ PROMPTS, SAMPLES = 256, 4
 
 def stage_table(stage: str, settings: Settings) -> dict[str, Any]:
     """The stage's config as a recipe would write it."""
+    if settings.tables:
+        found: dict[str, Any] = settings.tables[stage]
+        return found
     optimizer = {"learning_rate": settings.rate(stage), "b2": settings.b2}
     optimizer |= {"warmup_fraction": settings.warmup, "final_fraction": settings.final}
     table: dict[str, Any] = {"steps": settings.steps(stage), "optimizer": optimizer}
@@ -84,10 +87,9 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     trained from it. Completes `out`."""
     from schemas.examples import Example, PreferencePair
     from schemas.recipe import parse_recipe
-    from tasks.data.tokens import prompt_tokens, response_tokens
     from tasks.models.model_source import TINY
     from tasks.stages import sft, simpo
-    from tasks.training.preference_kind import pair_fits, rejected_tokens
+    from tasks.training.preference_kind import pair_fits
 
     recipe = parse_recipe(RECIPE.read_text(encoding="utf-8"), str(RECIPE))
     scratch = out.parent / "prepared"
@@ -133,11 +135,7 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
 
     examples = read_jsonl(data / "train.jsonl", Example)
     packed, _fitting = sft.tokenise(tokenizer, examples, settings.length)
-    of_pairs = 0
-    for pair in pairs:
-        of_pairs += 2 * len(prompt_tokens(tokenizer, pair.prompt))
-        of_pairs += len(response_tokens(tokenizer, pair.chosen))
-        of_pairs += len(rejected_tokens(tokenizer, pair, settings.response_length))
+    of_pairs = sum(tokens_of_pair(tokenizer, pair, settings.response_length) for pair in pairs)
     tokens = {
         "sft": settings.rows * int((packed.segments > 0).sum()) / len(packed),
         "simpo": settings.pairs * of_pairs / len(pairs),
@@ -146,6 +144,16 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     counted = max(1, round(settings.rows * len(examples) / len(packed)))
     replace(settings, examples=counted, tokens=tokens).write(out)
     return {"examples": len(examples), "pairs": len(pairs)}
+
+
+def tokens_of_pair(tokenizer: Any, pair: Any, response_length: int) -> int:
+    """The prompt twice, the chosen and the rejected response."""
+    from tasks.data.tokens import prompt_tokens, response_tokens
+    from tasks.training.preference_kind import rejected_tokens
+
+    chosen = len(response_tokens(tokenizer, pair.chosen))
+    rejected = len(rejected_tokens(tokenizer, pair, response_length))
+    return 2 * len(prompt_tokens(tokenizer, pair.prompt)) + chosen + rejected
 
 
 def with_an_end(tokenizer: Any, pair: Any, settings: Settings) -> Any:

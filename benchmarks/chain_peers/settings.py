@@ -29,6 +29,11 @@ class Settings:
         heldout: prompts of the evaluation.
         examples: of an SFT step, unpacked: what `rows` hold on average. `prepare` finds it.
         tokens: of a step of SFT and of SimPO on average, without padding. `prepare` finds them.
+        tables: by stage, Lyceum's whole config, where a recipe says it.
+        lora: the arguments of PEFT's LoraConfig, where adapters are trained, on weights in
+            bfloat16; empty: all weights, in float32.
+        micro: by stage, what TRL takes at a time of a step's examples, pairs or responses.
+        sft_weight: of the chosen responses' cross-entropy in SimPO's loss.
     """
 
     model: str = "gemma3-tiny"
@@ -58,6 +63,10 @@ class Settings:
     rewards: dict[str, float] = field(default_factory=lambda: {"format": 0.2, "exact_answer": 1.0})
     examples: int = 0
     tokens: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, Any] = field(default_factory=dict)
+    micro: dict[str, int] = field(default_factory=dict)
+    sft_weight: float = 0.0
 
     def steps(self, stage: str) -> int:
         steps: int = getattr(self, f"{stage}_steps")

@@ -46,7 +46,7 @@ def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
         "gradient_checkpointing": False,
-        "bf16": gpu,
+        "bf16": gpu or bool(settings.lora),
         "use_cpu": settings.cpu,
         "seed": settings.seed,
         "save_strategy": "no",
@@ -56,12 +56,21 @@ def options(stage: str, settings: Settings, out: Path) -> dict[str, Any]:
     }
 
 
+def batch(stage: str, settings: Settings, size: int) -> dict[str, int]:
+    """A step of so many, all at once or the settings' number at a time."""
+    at_once = settings.micro.get(stage, size)
+    return {
+        "per_device_train_batch_size": at_once,
+        "gradient_accumulation_steps": round(size / at_once),
+    }
+
+
 def sft(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, Any]:
     config = trl.SFTConfig(
         **shared,
         packing=False,
         max_length=settings.length,
-        per_device_train_batch_size=settings.examples,
+        **batch("sft", settings, settings.examples),
         completion_only_loss=True,
     )
     return {"trainer": trl.SFTTrainer, "args": config}
@@ -72,10 +81,10 @@ def simpo(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, A
 
     config = CPOConfig(
         **shared,
-        per_device_train_batch_size=settings.pairs,
+        **batch("simpo", settings, settings.pairs),
         max_length=settings.prompt_length + settings.response_length,
         loss_type="simpo",
-        cpo_alpha=0.0,
+        cpo_alpha=settings.sft_weight,
         beta=settings.simpo_beta,
         simpo_gamma=settings.simpo_beta * settings.simpo_margin,
     )
@@ -85,7 +94,7 @@ def simpo(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, A
 def grpo(settings: Settings, data: Path, shared: dict[str, Any]) -> dict[str, Any]:
     config = trl.GRPOConfig(
         **shared,
-        per_device_train_batch_size=settings.responses,
+        **batch("grpo", settings, settings.responses),
         num_generations=settings.group,
         max_completion_length=settings.response_length,
         temperature=1.0,
@@ -126,13 +135,18 @@ def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     tokenizer.eos_token = (  # TRL's documentation sets it for chat models: it ends a response
         "<end_of_turn>"
     )
-    model = transformers.AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    dtype = torch.bfloat16 if settings.lora else torch.float32
+    model = transformers.AutoModelForCausalLM.from_pretrained(policy, dtype=dtype)
     make = {"sft": sft, "simpo": simpo, "grpo": grpo}[stage]
     parts = make(settings, data, options(stage, settings, out))
     rows = [
         json.loads(line)
         for line in (data / f"peer_{stage}.jsonl").read_text(encoding="utf-8").splitlines()
     ]
+    if settings.lora:
+        from peft import LoraConfig
+
+        parts["peft_config"] = LoraConfig(**settings.lora, task_type="CAUSAL_LM")
     clock = Clock()
     trainer = parts.pop("trainer")(
         model=model,
@@ -142,7 +156,10 @@ def run(stage: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
         **parts,
     )
     trainer.train()
-    trainer.save_model(str(out))
+    if settings.lora:
+        trainer.model.merge_and_unload().save_pretrained(str(out))
+    else:
+        trainer.save_model(str(out))
     shutil.copyfile(policy / "tokenizer.model", out / "tokenizer.model")
     lengths = [row.get("completions/mean_length") for row in trainer.state.log_history]
     sampled = [length * settings.responses for length in lengths if length is not None]

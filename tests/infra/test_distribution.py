@@ -1,10 +1,13 @@
 """Lyceum is installed by a name of its own, which stands in one place beside pyproject.toml."""
 
 import importlib.metadata
+import json
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from packaging.requirements import Requirement
 
 from infra.distribution import DISTRIBUTION, EXTRAS, absent, install
@@ -17,10 +20,28 @@ def test_name_and_version_are_those_of_the_project_and_the_command_keeps_its_own
     assert PROJECT["name"] == DISTRIBUTION
     assert importlib.metadata.version(DISTRIBUTION) == PROJECT["version"]
     assert PROJECT["scripts"] == {"lyceum": "flows.cli:lyceum"}
-    assert f"pip install '{DISTRIBUTION}[tpu]'" in install("tpu")
-    assert "tpu" in PROJECT["optional-dependencies"]
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## \[(\d+\.\d+\.\d+)\]", changes, re.M)[0] == PROJECT["version"]
+
+
+WHEEL = "file:///dist/lyceum_post_training-0.1.0-py3-none-any.whl"
+GIT = {"url": "https://u:secret@git.example/l.git", "vcs_info": {"vcs": "git", "commit_id": "c0de"}}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [
+        ({"url": "file:///lyceum", "dir_info": {"editable": True}}, "uv sync --extra tpu"),
+        ({"url": WHEEL, "archive_info": {}}, f"pip install '{DISTRIBUTION}[tpu] @ {WHEEL}'"),
+        (GIT, f"pip install '{DISTRIBUTION}[tpu] @ git+https://***@git.example/l.git@c0de'"),
+        (None, f"pip install '{DISTRIBUTION}[tpu]'"),
+    ],
+)
+def test_an_extra_comes_from_where_lyceum_came(recorded, said, monkeypatch) -> None:
+    """The name is not reserved on the index: whoever owned it there would run code here."""
+    found = SimpleNamespace(read_text=lambda _: recorded and json.dumps(recorded))
+    monkeypatch.setattr("infra.distribution.distribution", lambda _: found)
+    assert install("tpu") == f"`{said}`"
 
 
 def test_what_an_extra_has_is_named_when_an_import_of_it_fails() -> None:
