@@ -22,6 +22,8 @@ from schemas.evaluation import HELDOUT, EvalItem
 
 Verdict = Callable[[EvalItem], float | None]
 """Whether an answer is right; None: unknown."""
+Answered = dict[tuple[str, str, str], EvalItem]
+"""A prompt's identity -> a model's answer."""
 
 PER_OUTCOME = 12
 _BUDGET = 2_000_000
@@ -78,8 +80,8 @@ def samples(run: RunResults) -> list[Sample]:
         for sample in filter(None, rank):
             left -= sample.size
             if left > 0:
-                chosen.add(sample.id)
-    return [sample for turn in turns for sample in turn if sample.id in chosen]
+                chosen.add(id(sample))
+    return [sample for turn in turns for sample in turn if id(sample) in chosen]
 
 
 def answer_blocks(answer: Answer) -> list[Block]:
@@ -113,20 +115,18 @@ def _well_done(item: EvalItem) -> bool | None:
 
 def _turns(run: RunResults, kind: str, right: Verdict) -> Iterator[Iterable[Sample]]:
     """The first samples of each group and outcome."""
-    by_suite: dict[str, dict[str, dict[str, EvalItem]]] = {}
+    by_suite: dict[str, dict[str, Answered]] = {}
     for model in run.shown(kind):
         for item in model.items(kind):
-            by_suite.setdefault(item.suite, {}).setdefault(model.name, {})[item.id] = item
+            by_suite.setdefault(item.suite, {}).setdefault(model.name, {})[item.identity] = item
     for answered in by_suite.values():
         yield from _of_suite(answered, right)
 
 
-def _of_suite(
-    answered: Mapping[str, Mapping[str, EvalItem]], right: Verdict
-) -> Iterator[Iterable[Sample]]:
+def _of_suite(answered: Mapping[str, Answered], right: Verdict) -> Iterator[Iterable[Sample]]:
     models = list(answered.values())
     first, last = models[0], models[-1]
-    by_outcome: dict[tuple[str, Mark, Mark], list[str]] = {}
+    by_outcome: dict[tuple[str, Mark, Mark], list[tuple[str, str, str]]] = {}
     for prompt in sorted(set.intersection(*map(set, models))):
         outcome = _mark(first[prompt], right), _mark(last[prompt], right)
         by_outcome.setdefault((_group(last[prompt]), *outcome), []).append(prompt)

@@ -248,3 +248,12 @@ def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_
     ):
         assert words in text, words
     assert any(link.startswith("data:image/svg+xml;base64,") for link in page.links)
+
+
+def test_prompts_of_two_files_that_have_one_number_are_no_sample(tmp_path: Path) -> None:
+    """The base was asked other questions under the ids of two of them, as of a changed suite."""
+    run = read_results(*write_run(tmp_path, per_domain=4))
+    asked = run.models["base"].evaluations["reasoning_eval"][0].items
+    asked[:2] = [one.model_copy(update={"prompt": "another question"}) for one in asked[:2]]
+    shown = {sample.id for sample in samples(run)}
+    assert [one.id in shown for one in asked[:3]] == [False, False, True]
