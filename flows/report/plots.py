@@ -196,6 +196,7 @@ def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
         )
         axes.plot(ks, rate, color=colour, marker="o", markersize=4, linewidth=1.4, label=name)
         axes.fill_between(ks, low, high, color=colour, alpha=0.15, linewidth=0)
+    ks = sorted({int(k) for by_k in models.values() for k in by_k})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ks, [str(k) for k in ks])
     axes.set_xlabel("k")

@@ -6,7 +6,7 @@ import pytest
 
 from flows.report import drawings, plots
 from flows.report.blocks import Figure
-from flows.report.plots import curve, lineage, reliability
+from flows.report.plots import at_k, curve, lineage, reliability
 
 
 @pytest.fixture
@@ -81,6 +81,12 @@ def test_the_oldest_go_and_a_curve_without_a_point_is_an_empty_plot(kept, monkey
 def test_a_reliability_diagram_has_a_dot_for_each_bin() -> None:
     bins = [{"confidence": said, "accuracy": was} for said, was in ((0.55, 0.5), (0.9, 1.0))]
     assert "held-out pairs" in reliability("held-out pairs", bins).svg
+
+
+def test_every_k_of_every_model_is_on_the_axis() -> None:
+    rates = {k: {"rate": 0.5, "low": 0.4, "high": 0.6} for k in ("1", "2", "4")}
+    drawn = at_k("pass@k", {"base": rates, "grpo": {"1": rates["1"]}}).svg
+    assert [k for k in rates if f">{k}</text>" in drawn] == list(rates)
 
 
 def test_a_lineage_is_drawn_once_whatever_became_of_its_stages(kept, monkeypatch):
