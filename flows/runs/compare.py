@@ -188,8 +188,8 @@ def _rate(rate: Rate | Mean) -> dict[str, float]:
 
 def _recipe_differences(first: RunResults, second: RunResults) -> Iterator[dict[str, Any]]:
     ours, theirs = (
-        {"name": run.name, "model": run.model, "seed": run.seed}
-        for run in (first.record.recipe, second.record.recipe)
+        flat("", run.record.recipe.model_dump(mode="json", exclude={"stages"}, exclude_none=True))
+        for run in (first, second)
     )
     for name in dict.fromkeys([*first.stages, *second.stages]):
         one, other = first.stages.get(name), second.stages.get(name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.cli import show
-from flows.report.blocks import small
+from flows.report.blocks import plain, small
 from flows.report.comparison import (
     comparison_blocks,
     forests,
@@ -20,6 +20,8 @@ from flows.report.comparison import (
 from flows.runs.compare import compare_runs
 from flows.runs.effects import METRICS
 from infra.store.store import Store
+from schemas.recipe import GateRule
+from tests.flows.promotion.gate_runs import with_gate
 from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
@@ -88,6 +90,9 @@ def test_differences_of_the_recipes_are_named_by_field(compared: Compared, tmp_p
     _, c = write_run(tmp_path, "demo-3", version=2, stop_before="base_eval")
     more, code = (one["recipes"] for one in compare_runs(store, a, [b, c]))
     assert more == [{"field": "stages.sft.config.lora", "b": None}]
+    gated = with_gate(b, must_win=(GateRule(metric="exact_answer"),))
+    [rules] = (one["recipes"] for one in compare_runs(store, b, [gated]))
+    assert {"field": "gate.must_win.0.metric", "b": "exact_answer"} in rules
     names = [f"stages.{name}.VERSION" for name in ("distill", "rebalance")]
     assert code == [{"field": name, "a": 1, "b": 2} for name in names]
 
@@ -156,6 +161,23 @@ def test_three_runs_stand_side_by_side(tmp_path: Path) -> None:
     page = Path(render_comparison(store, comparisons))
     assert page.name.startswith("compare-2-runs-")
     assert "Three runs compared" in page.read_text(encoding="utf-8")
+
+
+def test_a_third_run_over_fewer_prompts_has_the_first_run_s_rate_over_them(tmp_path: Path) -> None:
+    """Of 120 prompts the first got 84 right; of the 60 that the third was asked, all."""
+    store, a = write_run(tmp_path)
+    _, b = write_run(tmp_path, "demo-2", skill=BETTER)
+    _, c = write_run(tmp_path, "demo-3", per_domain=10)
+    table = dict(rate_tables(compare_runs(store, a, [b, c])))["Over all prompts"]
+    [[one, _, second, _, third]] = [
+        [plain(getattr(cell, "text", cell)) for cell in row[3:]]
+        for row in table.rows
+        if row[:2] == ("exact answer", "grpo")
+    ]
+    assert one.startswith("70.0%")
+    assert second.endswith("120 prompts")
+    assert third.startswith("−30.0 [")
+    assert third.endswith("60 prompts since 100.0%")
 
 
 def test_what_one_artifact_answered_for_both_runs_is_no_comparison(compared: Compared) -> None:
