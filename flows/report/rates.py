@@ -127,6 +127,11 @@ def level_text(value: float, interval: Interval, quantity: bool = False) -> Text
     return level(value, quantity), small(bounds(interval, quantity=quantity))
 
 
+def unit_label(label: str, quantity: bool) -> Text:
+    """A metric's label in a table whose differences are points, unless it has a unit of its own."""
+    return (label, small("in its own unit")) if quantity else label
+
+
 def change_cell(
     value: float, interval: Interval, direction: Direction, quantity: bool, *below: str
 ) -> Cell:

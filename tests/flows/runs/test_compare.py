@@ -136,7 +136,10 @@ def test_a_gate_holds_a_model_to_it(measured: tuple[Store, RunRecord, RunRecord]
     assert kept.text.endswith(" (120 prompts, paired)")
     table, asked = gate_table(better)
     assert asked.startswith("Night 1 asks for p of at most 0.0092 by each rule")
-    assert [plain(cell) for cell in table.rows[1]][:2] == ["no loss of 0.5", "depth"]
+    assert [plain(cell) for cell in table.rows[1]][:2] == [
+        "no loss of 0.5",
+        "depth in its own unit",
+    ]
     worse = gate(store, with_gate(first, **rules), second)
     assert not worse.promote
     assert [one.outcome for one in worse.findings] == ["failed", "failed"]
