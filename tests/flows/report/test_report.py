@@ -180,7 +180,7 @@ def test_a_cancelled_run_says_that_it_can_be_continued(tmp_path: Path) -> None:
     text = Page(rendered(*write_run(tmp_path, stop_before="simpo"))).text
     assert "The same command continues it" in text
     assert "grpo has no model (not run)" in text
-    assert "Of simpo and grpo alone nothing can be said: not evaluated." in text
+    assert "Of simpo and grpo alone nothing can be said: no evaluation." in text
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from flows.runs.results import RunResults, read_results
 from flows.runs.wording import duration, percent, points, sample_text
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from tests.flows.runs.synthetic_run import SKILL, spec, write_run
+from tests.flows.runs.synthetic_run import SKILL, damage, spec, write_run
 
 
 @pytest.fixture(scope="module")
@@ -213,13 +213,13 @@ def test_the_verdict_of_other_runs(tmp_path, rates, subject, words):
                 "answers 70.0% rightly after training; after sft, 40.0%.",
                 "Of sft alone nothing can be said in exact answer: not compared with a model",
             ],
-            ["before it, ", "before training", "not evaluated"],
+            ["before it, ", "before training", "no evaluation"],
         ),
         (  # the last model was asked no such question
             ["simpo_eval", "grpo_eval"],
             [
                 "answers 40.0% rightly after sft; before it, 0.0%.",
-                "Of simpo alone nothing can be said: not evaluated.",
+                "Of simpo alone nothing can be said: no evaluation.",
                 "Of grpo alone nothing can be said in exact answer: not compared",
             ],
             ["after training"],
@@ -250,6 +250,21 @@ def test_safety_is_said_of_the_model_that_was_asked(tmp_path: Path) -> None:
     """The run stopped before its last stage: the base alone was asked."""
     said = verdict(read_results(*write_run(tmp_path, stop_before="safety_eval"))).text
     assert "Safety of base: 0.0% of 60 answers are safe." in said
+
+
+def test_what_is_said_where_a_model_was_asked_more_and_an_evaluation_is_gone(
+    tmp_path: Path,
+) -> None:
+    """Of the base's 60 answers about safety 20 are left; sft's evaluation is damaged."""
+    store, record = write_run(tmp_path)
+    damage(store, record, "sft_eval")
+    run = read_results(store, record)
+    [asked] = run.models["base"].evaluations["safety_eval"]
+    del asked.items[20:]
+    said = verdict(run).text
+    assert "70.0% of 60 answers are safe (0.0% of 20 before training)." in said
+    assert "reused 1 of 11 stages." in said, "making all of them took more than the rest"
+    assert "has no evaluation to read" in stage_verdict(run, "sft").text
 
 
 def test_a_loss_does_not_come_from_what_gained(tmp_path: Path) -> None:
