@@ -15,7 +15,7 @@ from flows.report.html import page, tag, write_page
 from flows.report.section import SECTIONS
 from flows.report.verdict import stage_verdicts, verdict
 from flows.runs.effects import EXACT, FORMAT, SAFE, Metric, outcomes, overall_effect, suite_effects
-from flows.runs.record import run_folder
+from flows.runs.record import run_folder, run_status
 from flows.runs.results import RunResults
 from flows.runs.wording import (
     TONES,
@@ -55,7 +55,7 @@ class Report:
         """The page. Equal results give equal text."""
         record = self.run.record
         return page(
-            f"{record.recipe.name}: {record.status} ({record.run_id})",
+            f"{record.recipe.name}: {run_status(record)} ({record.run_id})",
             [
                 *_head(record),
                 ui.Raw(tag("nav", *(tag("a", text, href=f"#{name}") for name, text in self.links))),
@@ -99,11 +99,12 @@ def report_of(run: RunResults) -> Report:
 
 
 def _head(record: RunRecord) -> list[ui.Block]:
-    tone = {"succeeded": "good", "failed": "bad", "cancelled": "bad"}.get(record.status, "flat")
+    said = run_status(record)
+    tones = {"succeeded": "good", **dict.fromkeys(("failed", "cancelled", "interrupted"), "bad")}
     began = strftime("%Y-%m-%d %H:%M UTC", gmtime(record.started))
     where = f" · {short_model(record.recipe.model)} on {record.target} · {began}"
     where += f" · {duration(record.finished - record.started)}" if record.finished else ""
-    status = ui.strong(record.status, tone), f"{where} · ", ui.code(record.run_id)
+    status = ui.strong(said, tones.get(said, "flat")), f"{where} · ", ui.code(record.run_id)
     return [ui.Heading(record.recipe.name, 1), ui.Paragraph(status)]
 
 
@@ -118,10 +119,14 @@ def _troubles(run: RunResults) -> Iterator[ui.Block]:
         " finished is reused.",
         "paused": "The deadline came before the run ended. The same command goes on from what is"
         " there.",
-        "running": "The run had not ended when this report was written.",
+        "interrupted": "The process of the run is gone. The same command goes on from what is"
+        " there.",
+        **dict.fromkeys(
+            ("running", "running?"), "The run had not ended when this report was written."
+        ),
     }
-    if run.record.status in ended:
-        yield ui.Box([ended[run.record.status]], "card failure")
+    if (status := run_status(run.record)) in ended:
+        yield ui.Box([ended[status]], "card failure")
     for name, problem in run.left_out.items():
         yield missing(name, problem, "report")
     for stage in run.stages.values():

@@ -9,7 +9,7 @@ from flows.report.html import page, write_page
 from flows.report.page import trouble, written_by
 from flows.report.rates import cell, change_cell, level_text
 from flows.runs.effects import METRICS, Change, Metric, Part
-from flows.runs.record import left, run_folder
+from flows.runs.record import left, run_folder, run_status
 from flows.runs.replicates import Level, Over, Replicates
 from flows.runs.wording import (
     TONES,
@@ -94,8 +94,8 @@ def _troubles(records: Mapping[int, RunRecord], absent: Mapping[int, str]) -> It
         if failed:
             yield trouble(f"Seed {seed} failed", "\n".join(failed))
         elif record.status != "succeeded":
-            rest = f"left: {listed(left(record))}; the same command goes on"
-            yield trouble(f"Seed {seed}: {record.status}", rest)
+            rest = f"left: {listed(left(record)) or 'nothing'}; the same command goes on"
+            yield trouble(f"Seed {seed}: {run_status(record)}", rest)
 
 
 def verdicts(runs: Replicates) -> Iterator[tuple[Tone, ui.Text]]:
@@ -216,5 +216,5 @@ def _runs_table(records: Mapping[int, RunRecord]) -> ui.Table:
         made = sum(stage.status == "ran" for stage in record.stages)
         reused = sum(stage.status == "cached" for stage in record.stages)
         stages = f"{made} ran, {reused} reused"
-        rows.append((str(seed), ui.code(record.run_id), record.status, stages, took))
+        rows.append((str(seed), ui.code(record.run_id), run_status(record), stages, took))
     return ui.Table(("seed", *ui.words("run", "status", "stages"), "time"), rows)

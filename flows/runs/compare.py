@@ -25,6 +25,7 @@ from flows.runs.effects import (
     parts,
 )
 from flows.runs.pairing import over_seeds, pairing
+from flows.runs.record import run_status
 from flows.runs.replicates import group_of
 from flows.runs.results import Model, RunResults, StageOutput, read_results
 from flows.runs.wording import TONES, Tone, change_text, sample_text
@@ -100,7 +101,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "recipe": record.recipe.name,
         "model": record.recipe.model,
         "target": record.target,
-        "status": record.status,
+        "status": run_status(record),
         "seconds": record.finished - record.started if record.finished else None,
         "cost_usd": sum(costs) if costs else None,
     }

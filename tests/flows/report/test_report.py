@@ -11,7 +11,9 @@ from flows.report.page import report_of
 from flows.report.sample_choice import samples
 from flows.report.sections.effects import heat_maps
 from flows.report.sections.training import curves
+from flows.runs.compare import compare_runs
 from flows.runs.results import RunResults, read_results
+from infra.process_identity import this_process
 from infra.store.store import Store
 from schemas.recipe import Recipe
 from schemas.reports import RunRecord, StageRecord
@@ -187,10 +189,17 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     store, record = write_run(tmp_path, stop_before="distill")
     stage = StageRecord(name="distill", kind="distill", key="f" * 64, status="running")
     begun = {"status": "running", "finished": None, "stages": (stage,), "execution": {}}
+    begun |= {"process": this_process()}
     text = Page(rendered(store, record.model_copy(update=begun))).text
     assert "had not ended" in text
     assert "Time per stage" not in text
     assert "No model was evaluated" in text
+    begun |= {"process": this_process().model_copy(update={"pid": 2**30})}
+    gone = record.model_copy(update=begun)
+    text = Page(rendered(store, gone)).text
+    assert "interrupted · " in text
+    assert "The process of the run is gone. The same command goes on" in text
+    assert compare_runs(store, gone, [gone])[0]["a"]["status"] == "interrupted"
 
 
 def test_a_recipe_without_evaluations_has_a_report(written: tuple[Store, RunRecord]) -> None:
