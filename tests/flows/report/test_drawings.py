@@ -1,12 +1,26 @@
 """A drawing is made once for the same data, and again for whatever else."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from flows.report import drawings, plots
 from flows.report.blocks import Figure
-from flows.report.plots import at_k, curve, lineage, reliability
+from flows.report.plots import (
+    Bar,
+    Point,
+    Step,
+    at_k,
+    curve,
+    forest,
+    lineage,
+    rate_plane,
+    reliability,
+    stage_times,
+    waterfall,
+)
+from tasks.statistics.intervals import Interval, Rate
 
 
 @pytest.fixture
@@ -87,6 +101,24 @@ def test_every_k_of_every_model_is_on_the_axis() -> None:
     rates = {k: {"rate": 0.5, "low": 0.4, "high": 0.6} for k in ("1", "2", "4")}
     drawn = at_k("pass@k", {"base": rates, "grpo": {"1": rates["1"]}}).svg
     assert [k for k in rates if f">{k}</text>" in drawn] == list(rates)
+
+
+@pytest.mark.filterwarnings("error")  # of axes without room
+def test_the_longest_names_leave_room_for_what_is_drawn() -> None:
+    """Of 40 characters, on an inch of a phone."""
+    names = [f"grpo_with_verifiable_rewards_and_judge_{n}" for n in range(4)]
+    sure, rate = Interval(0.1, 0.3), Rate(30, 60)
+    drawn = (
+        waterfall([Step(name, 0.5, "+20.0", 0.2, sure, "gain") for name in names], "w"),
+        forest("f", [Bar(f"{name} / {name}, run 2", 0.2, 0.1, 0.3, "gain") for name in names]),
+        stage_times("t", [(name, 3.0, "ran") for name in names]),
+        rate_plane("p", [Point(name, rate, rate) for name in names], "safe", "right"),
+        lineage("l", dict.fromkeys(names, 0), [], {}),
+    )
+    for one in drawn:
+        lines = re.findall(r">([^<>\n]+)</(?:text|tspan)>", one.svg)
+        assert "verifiable_" in "".join(lines), one.title
+        assert max(map(len, lines)) <= 24, one.title
 
 
 def test_a_lineage_is_drawn_once_whatever_became_of_its_stages(kept, monkeypatch):
