@@ -5,14 +5,14 @@ It shows whatever a run left: a run that failed half-way has a report, too, whic
 failure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import gmtime, strftime
 
 from flows.report import blocks as ui
 from flows.report.gate_blocks import gate_blocks
 from flows.report.html import page, tag, write_page
-from flows.report.section import SECTIONS
+from flows.report.section import SECTIONS, Section
 from flows.report.verdict import stage_verdicts, verdict
 from flows.runs.effects import EXACT, FORMAT, SAFE, Metric, outcomes, overall_effect, suite_effects
 from flows.runs.record import run_folder, run_status
@@ -23,6 +23,7 @@ from flows.runs.wording import (
     bounds,
     change_text,
     duration,
+    listed,
     percent,
     points,
     sample_text,
@@ -31,6 +32,7 @@ from flows.runs.wording import (
 from infra.store.store import Store
 from schemas.base import clip
 from schemas.reports import RunRecord
+from tasks.contract.kinds import stage_kind
 from tasks.statistics.intervals import Rate
 
 _INTERVALS = (
@@ -90,12 +92,28 @@ def report_of(run: RunResults) -> Report:
     main, links, style = [*_troubles(run), *_verdict(run)], [], ""
     for name in sorted(SECTIONS.names(), key=lambda name: (SECTIONS[name].order, name)):
         section = SECTIONS[name]
-        blocks = section.blocks(run)
-        if blocks:
+        if blocks := _blocks(section, run):
             main += [ui.Heading(section.heading, name=name), *blocks]
             links.append((name, section.title))
             style += section.style(run)
     return Report(run, main, links, style)
+
+
+def _blocks(section: Section, run: RunResults) -> Sequence[ui.Block]:
+    """A section's blocks; where an artifact of another version of its kind lacks what the section
+    reads, a statement of that."""
+    try:
+        return section.blocks(run)
+    except KeyError as error:
+        other = [
+            stage.name
+            for stage in run.stages.values()
+            if stage.manifest and stage.manifest.version != stage_kind(stage.spec.kind).version
+        ]
+        if not other:
+            raise
+        said = f"{listed(other)}: made by another version of Lyceum (without {error}). Run the"
+        return [trouble("Left out", f"{said} recipe again: what has not changed since is reused.")]
 
 
 def _head(record: RunRecord) -> list[ui.Block]:

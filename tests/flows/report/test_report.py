@@ -17,8 +17,9 @@ from infra.process_identity import this_process
 from infra.store.store import Store
 from schemas.recipe import Recipe
 from schemas.reports import RunRecord, StageRecord
+from tasks.contract.kinds import stage_kind
 from tests.flows.report.reading import report_file
-from tests.flows.runs.synthetic_run import STAGES, damage, manifest_of, write_run
+from tests.flows.runs.synthetic_run import STAGES, damage, manifest_of, remade, write_run
 
 ATTACK = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)> & $x$"
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use", "stop"}
@@ -227,6 +228,20 @@ def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(tmp_path, gon
     assert said in (run.stages["sft_eval"].problem or "")
     assert "sft since base" not in next(heat_maps(run))[1].columns
     assert store.path(name).exists() != gone
+
+
+def test_what_another_version_left_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    store, record = write_run(tmp_path)
+    metrics = {**manifest_of(store, record, "rebalance").metrics}
+    del metrics["top_ups"]
+    old = remade(store, record, "rebalance", {"rows.jsonl": []}, metrics=metrics)
+    text = Page(rendered(store, old)).text
+    assert "made by another version of Lyceum (without 'top_ups'). Run the recipe again" in text
+    assert "Time per stage" in text
+    version = stage_kind("rebalance").version
+    same = remade(store, record, "rebalance", {"rows.jsonl": []}, metrics=metrics, version=version)
+    with pytest.raises(KeyError, match="top_ups"):
+        report_of(RunResults(same, {"rebalance": read_results(store, same).stages["rebalance"]}))
 
 
 def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> None:
