@@ -7,7 +7,7 @@ from flows.promotion.looks import Finding, Side
 from flows.report.blocks import Block, Details, Paragraph, Span, Table, Text, code
 from flows.report.rates import unit_label
 from flows.runs.results import RunResults
-from flows.runs.wording import bounds, gap, level
+from flows.runs.wording import bounds, gap, rate_text
 from schemas.base import InputError
 
 _COLUMNS = ("rule", "held out", "before", "after", "difference (points)", "prompts", "detectable")
@@ -45,9 +45,7 @@ def _row(one: Finding, win: str) -> tuple[Text, ...]:
 
 
 def _side(side: Side | None, quantity: bool) -> str:
-    if side is None:
-        return "–"
-    return f"{level(side.value, quantity)} {bounds(side.interval, quantity=quantity)}"
+    return "–" if side is None else rate_text(side.value, side.interval, quantity)
 
 
 def gate_blocks(run: RunResults) -> Iterator[Block]:

@@ -18,8 +18,8 @@ from flows.report.blocks import Block, Figure, walk
 from flows.report.markdown import markdown
 from flows.report.page import Report
 from flows.report.sample_choice import right_and_wrong, samples
-from flows.report.summaries import plan_page, run_page
-from flows.runs.wording import headline
+from flows.report.sections.samples import sample_blocks
+from flows.report.summaries import plan_page, run_page, stages_done
 from infra.store.objects import Damaged
 from infra.store.store import Store
 from infra.visible import visible
@@ -48,14 +48,17 @@ def publish(report: Report) -> None:
         with get_client(sync_client=True) as client:
             client.api_healthcheck()  # waits a moment for a server that is being started again
         drawn = [one for one in walk(report.main, folded=False) if isinstance(one, Figure)]
-        answers, run = right_and_wrong(samples(report.run)), f"run {record.run_id}"
+        answers = sample_blocks(right_and_wrong(samples(report.run)))
+        run = f"run {record.run_id}"
         key, said = _key(record, "stages"), f"Stages of {run}"
         create_table_artifact(table=stage_rows(record), key=key, description=said)
         publish_page(
             record, "report", run_page(report.run), f"Run {record.run_id}: {record.status}"
         )
         publish_page(record, "plots", drawn, f"Plots of {run}")
-        publish_page(record, "samples", answers, f"Held-out prompts and answers of {run}")
+        publish_page(
+            record, "samples", answers, f"Held-out prompts and answers of {run}"
+        )
 
     view(show)
 
@@ -84,14 +87,8 @@ def _key(record: RunRecord, name: str) -> str:
 
 def stage_rows(record: RunRecord) -> list[dict[str, Any]]:
     """One row per stage, for people."""
+    table = stages_done(record)
     return [
-        {
-            "stage": stage.name,
-            "kind": stage.kind,
-            "status": stage.outcome,
-            "seconds": round(stage.seconds, 1),
-            "metrics": headline(stage.metrics),
-            "error": visible(stage.error or ""),
-        }
-        for stage in record.stages
+        {**dict(zip(table.columns, row, strict=True)), "error": visible(stage.error or "")}
+        for row, stage in zip(table.rows, record.stages, strict=True)
     ]

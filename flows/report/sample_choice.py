@@ -13,7 +13,6 @@ from typing import Literal
 
 from markupsafe import escape
 
-from flows.report.blocks import Block, Code, Details, Heading, Span, small
 from flows.runs.effects import CORRECT, EXACT
 from flows.runs.results import RunResults
 from flows.runs.wording import figure
@@ -84,24 +83,11 @@ def samples(run: RunResults) -> list[Sample]:
     return [sample for turn in turns for sample in turn if id(sample) in chosen]
 
 
-def answer_blocks(answer: Answer) -> list[Block]:
-    """One model's answer."""
-    notes: list[Span] = [small(f"({', '.join(answer.notes)})")] if answer.notes else []
-    return [Heading((f"{answer.model}: {answer.mark} ", *notes), 4), Code(answer.text)]
-
-
-def right_and_wrong(shown: Sequence[Sample]) -> list[Block]:
+def right_and_wrong(shown: Sequence[Sample]) -> list[Sample]:
     """Choose from each group of prompts one that the last model got right and one that it got
     wrong."""
     chosen = {(sample.group, sample.mark): sample for sample in reversed(shown)}
-    found: list[Block] = []
-    for sample in reversed(chosen.values()):
-        quoted: list[Block] = [Heading("prompt", 4), Code(sample.prompt)]
-        quoted += [Heading("reference", 4), Code(sample.reference)]
-        answers = [block for answer in sample.answers for block in answer_blocks(answer)]
-        summary = f"{sample.group}, {sample.mark}: {sample.title}"
-        found.append(Details(summary, [*quoted, *answers]))
-    return found
+    return [*reversed(chosen.values())]
 
 
 def _well_done(item: EvalItem) -> bool | None:

@@ -305,15 +305,10 @@ def _would_show(change: Change) -> str:
 
 def verdict_table(run: RunResults) -> Table:
     """Every metric of the first evaluated model against the last."""
-    effects = [effect for metric in METRICS if (effect := overall_effect(run, metric))]
-    rows = [
-        (
-            effect.metric.label,
-            f"{effect.since}: {rate_text(effect.change.before)}",
-            f"{effect.stage}: {rate_text(effect.change.after)}",
-            change_text(effect.change),
-            sample_text(effect.change),
-        )
-        for effect in effects
-    ]
+    rows = []
+    for effect in filter(None, (overall_effect(run, metric) for metric in METRICS)):
+        change, sides = effect.change, {effect.since: effect.change.before}
+        sides[effect.stage] = change.after
+        levels = (f"{name}: {rate_text(one.value, one.interval)}" for name, one in sides.items())
+        rows.append((effect.metric.label, *levels, change_text(change), sample_text(change)))
     return Table(("held out", "before", "after", "change", "over"), rows)

@@ -4,9 +4,20 @@ classes: g1 is a sample's group, and, for model 2, m2 its answer and r2, w2 or u
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from flows.report.blocks import Block, Box, Code, Details, Paragraph, Raw, Span, code, small
+from flows.report.blocks import (
+    Block,
+    Box,
+    Code,
+    Details,
+    Heading,
+    Paragraph,
+    Raw,
+    Span,
+    code,
+    small,
+)
 from flows.report.html import tag
-from flows.report.sample_choice import RULE, Sample, answer_blocks, samples
+from flows.report.sample_choice import RULE, Sample, samples
 from flows.report.section import Section
 from flows.runs.results import RunResults
 
@@ -25,10 +36,8 @@ def blocks(run: RunResults) -> list[Block]:
     shown = samples(run)
     if not shown:
         return []
-    groups, models = _filters(shown)
-    found = [_sample(sample, groups, models, first=sample is shown[0]) for sample in shown]
-    count = Paragraph("", "note count")
-    browser: list[Block] = [_controls(groups, models), Box(found, "list"), count]
+    controls, count = _controls(*_filters(shown)), Paragraph("", "note count")
+    browser: list[Block] = [controls, Box(sample_blocks(shown), "list"), count]
     return [Paragraph(RULE, "note"), Box(browser, "browser")]
 
 
@@ -37,6 +46,12 @@ def _filters(shown: Sequence[Sample]) -> tuple[list[str], list[str]]:
     groups = dict.fromkeys(sample.group for sample in shown)
     models = dict.fromkeys(answer.model for sample in shown for answer in sample.answers)
     return list(groups), list(models)
+
+
+def sample_blocks(shown: Sequence[Sample]) -> list[Details]:
+    """Samples, each folded below its question; the first is open."""
+    filters = _filters(shown)
+    return [_sample(sample, *filters, first=sample is shown[0]) for sample in shown]
 
 
 def _sample(
@@ -50,10 +65,12 @@ def _sample(
         classes += f" m{place} {mark[0]}{place}"
         summary += [" ", Span(f"{answer.model} {_SIGNS[mark]}", "span", f"chip {mark} m{place}")]
     facts = (small("reference answer:"), " ", code(sample.reference), small("prompt"), " ")
-    answers = [
-        Box(answer_blocks(answer), f"answer {answer.mark} m{places[answer.model]}")
-        for answer in sample.answers
-    ]
+    answers = []
+    for answer in sample.answers:
+        notes = [small(f"({', '.join(answer.notes)})")] if answer.notes else []
+        heading = Heading((f"{answer.model}: {answer.mark} ", *notes), 4)
+        place = f"answer {answer.mark} m{places[answer.model]}"
+        answers.append(Box([heading, Code(answer.text)], place))
     prompt, about = Code(sample.prompt, "prompt"), Paragraph((*facts, code(sample.id)))
     title = (*summary, small(sample.title))
     return Details(title, [prompt, about, Box(answers, "answers")], first, classes)

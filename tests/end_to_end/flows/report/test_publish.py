@@ -20,6 +20,7 @@ from flows.report.blocks import Figure, walk
 from flows.report.markdown import markdown
 from flows.report.page import Report, report_of
 from flows.report.sample_choice import right_and_wrong, samples
+from flows.report.sections.samples import sample_blocks
 from flows.report.summaries import plan_page, run_page
 from flows.runs.results import RunResults, read_results
 from infra.store.store import Store, open_store
@@ -75,10 +76,10 @@ def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: Rep
 
 def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> None:
     shown = samples(results)
-    text = markdown(right_and_wrong(shown))
+    text = markdown(sample_blocks(right_and_wrong(shown)))
     groups = {(sample.group, sample.mark) for sample in shown}
     assert text.count("<details>") == text.count("</details>") == len(groups)
-    assert "<summary>math, right: " in text
+    assert "<summary>math base ✗ sft ✓ simpo ✓ grpo ✓ held math " in text
     assert "**base: wrong (malformed)**" in text
     assert "<reasoning>I look.</reasoning>" in text
 
@@ -86,8 +87,8 @@ def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> 
 def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
     evil = "\n```\n````\n</details><script>alert(1)</script>\n"
     run = read_results(*write_run(tmp_path, text=evil, prompts="<b>held</b>"))
-    text = markdown(right_and_wrong(samples(run)))
-    assert "<summary>math, right: &lt;b&gt;held&lt;/b&gt;" in text
+    text = markdown(sample_blocks(right_and_wrong(samples(run))))
+    assert "<summary>math base ✗ sft ✓ simpo ✓ grpo ✓ &lt;b&gt;held&lt;/b&gt;" in text
     for block in re.findall(r"^(`{5,})text\n(.*?)\n\1$", text, re.DOTALL | re.MULTILINE):
         text = text.replace(block[1], "")
     assert "script" not in text, "outside of its fence, which is longer than any of its own"
