@@ -46,12 +46,11 @@ _INTERVALS = (
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a run's report: `main` below its head, and the CSS of its sections."""
+    """The content of a run's report: `main` below its head, and `links` into it."""
 
     run: RunResults
     main: list[ui.Block]
     links: list[tuple[str, str]]
-    style: str
 
     def html(self) -> str:
         """The page. Equal results give equal text."""
@@ -64,7 +63,6 @@ class Report:
             ],
             self.main,
             [written_by(record)],
-            self.style,
         )
 
 
@@ -89,14 +87,13 @@ def write_report(store: Store, report: Report) -> str:
 
 
 def report_of(run: RunResults) -> Report:
-    main, links, style = [*_troubles(run), *_verdict(run)], [], ""
+    main, links = [*_troubles(run), *_verdict(run)], []
     for name in sorted(SECTIONS.names(), key=lambda name: (SECTIONS[name].order, name)):
         section = SECTIONS[name]
         if blocks := _blocks(section, run):
             main += [ui.Heading(section.heading, name=name), *blocks]
             links.append((name, section.title))
-            style += section.style(run)
-    return Report(run, main, links, style)
+    return Report(run, main, links)
 
 
 def _blocks(section: Section, run: RunResults) -> Sequence[ui.Block]:

@@ -56,9 +56,7 @@ def publish(report: Report) -> None:
             record, "report", run_page(report.run), f"Run {record.run_id}: {record.status}"
         )
         publish_page(record, "plots", drawn, f"Plots of {run}")
-        publish_page(
-            record, "samples", answers, f"Held-out prompts and answers of {run}"
-        )
+        publish_page(record, "samples", answers, f"Held-out prompts and answers of {run}")
 
     view(show)
 

@@ -4,6 +4,8 @@ classes: g1 is a sample's group, and, for model 2, m2 its answer and r2, w2 or u
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from markupsafe import Markup
+
 from flows.report.blocks import (
     Block,
     Box,
@@ -36,8 +38,11 @@ def blocks(run: RunResults) -> list[Block]:
     shown = samples(run)
     if not shown:
         return []
-    controls, count = _controls(*_filters(shown)), Paragraph("", "note count")
-    browser: list[Block] = [controls, Box(sample_blocks(shown), "list"), count]
+    groups, models = _filters(shown)
+    counted = f'.browser .count::after {{ content: counter(shown) " of {len(shown)} prompts"; }}'
+    rules = tag("style", Markup("\n".join([counted, *_rules(len(groups), len(models))])))
+    controls, count = _controls(groups, models), Paragraph("", "note count")
+    browser: list[Block] = [Raw(rules), controls, Box(sample_blocks(shown), "list"), count]
     return [Paragraph(RULE, "note"), Box(browser, "browser")]
 
 
@@ -101,15 +106,8 @@ def _controls(groups: Sequence[str], models: Sequence[str]) -> Raw:
     )
 
 
-def style(run: RunResults) -> str:
-    """The CSS that makes the filters work."""
-    shown = samples(run)
-    groups, models = _filters(shown)
-    counted = f'.browser .count::after {{ content: counter(shown) " of {len(shown)} prompts"; }}'
-    return "\n".join([counted, *_rules(len(groups), len(models)), ""])
-
-
 def _rules(groups: int, models: int) -> Iterator[str]:
+    """The CSS that makes the filters work."""
     for group in range(1, groups + 1):
         yield _hide([f"g{group}"], f".sample:not(.g{group})")
     for now in range(1, models + 1):
@@ -129,4 +127,4 @@ def _hide(chosen: Sequence[str], what: str, unless: str = "") -> str:
     return f".browser{where}{unless} {what} {{ display: none; }}"
 
 
-SECTION = Section(title="Samples", heading="Before and after", order=40, blocks=blocks, style=style)
+SECTION = Section(title="Samples", heading="Before and after", order=40, blocks=blocks)
