@@ -138,11 +138,9 @@ def _worked(stage: StageOutput) -> str:
 def _together(figures: Sequence[Figure]) -> Figure:
     """The sums over the stages with both figures."""
     known = [one for one in figures if None not in (one.planned, one.actual)]
-    planned, actual = (
-        sum(getattr(one, side) for one in known) if known else None
-        for side in ("planned", "actual")
-    )
-    return replace(figures[0], planned=planned, actual=actual)
+    sides = ("planned", "actual")
+    sums = {side: sum(getattr(one, side) for one in known) if known else None for side in sides}
+    return replace(figures[0], **sums)
 
 
 SECTION = Section(title="Plan", heading="Plan and reality", order=80, blocks=blocks)

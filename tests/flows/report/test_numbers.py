@@ -167,14 +167,10 @@ def test_a_model_that_two_stages_evaluate_is_judged_by_both(tmp_path: Path) -> N
     }
 
 
-def test_one_evaluation_alone_is_shown_as_a_level(tmp_path: Path) -> None:
-    run = read_results(*write_run(tmp_path, stop_before="sft"))
-    assert [figure(tile) for tile in tiles(run)] == ["0.0%"] * 3
-
-
-def test_one_model_alone_has_a_noise_floor(tmp_path: Path) -> None:
+def test_one_model_alone_has_levels_and_a_noise_floor(tmp_path: Path) -> None:
     """Of `lyceum run evaluate` with samples, which compares nothing."""
     run = read_results(*write_run(tmp_path, stop_before="sft", skill={"base": 0.5}, samples=2))
+    assert [figure(tile) for tile in tiles(run)] == ["50.0%"] * 3
     [table] = [one for one in section(run, "certainty") if isinstance(one, Table)]
     assert rows(table)["base exact answer"]["verdicts that flip"] == "50.0%"
 

@@ -160,6 +160,13 @@ def with_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
     return record.model_copy(update={"stages": tuple(stages)})
 
 
+def without(record: RunRecord, *names: str) -> RunRecord:
+    """The run, of a recipe without these stages."""
+    stages = tuple(one for one in record.recipe.stages if one.name not in names)
+    recipe = record.recipe.model_copy(update={"stages": stages})
+    return record.model_copy(update={"recipe": recipe})
+
+
 def remade(
     store: Store, record: RunRecord, stage: str, files: Mapping[str, Any], **changes: Any
 ) -> RunRecord:

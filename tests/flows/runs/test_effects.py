@@ -27,7 +27,7 @@ from flows.runs.results import RunResults, read_results
 from flows.runs.wording import duration, percent, points, sample_text
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from tests.flows.runs.synthetic_run import SKILL, damage, spec, write_run
+from tests.flows.runs.synthetic_run import SKILL, damage, spec, without, write_run
 
 
 @pytest.fixture(scope="module")
@@ -141,21 +141,6 @@ def test_what_is_said_of_a_stage(run: RunResults, stage: str, tone: str, said: s
     assert (verdict.tone, bool(re.fullmatch(pattern, verdict.text))) == (tone, True), verdict.text
 
 
-def test_a_stage_that_made_it_worse_is_a_loss(tmp_path: Path) -> None:
-    skill = {"base": 0.0, "sft": 0.8, "simpo": 0.4, "grpo": 0.4}
-    verdict = stage_verdict(read_results(*write_run(tmp_path, skill=skill)), "simpo")
-    assert verdict.tone == "bad"
-    assert "−40.0 points" in verdict.text
-    assert "a loss; drop it or change it" in verdict.text
-
-
-def test_a_stage_that_was_not_evaluated_gets_no_verdict(tmp_path: Path) -> None:
-    run = read_results(*write_run(tmp_path, stop_before="simpo", failure="no pairs"))
-    said = "has no model (failed), so nothing can be said about its effect."
-    assert stage_verdict(run, "simpo").text == said
-    assert stage_verdict(run, "sft").tone == "good"
-
-
 def test_the_verdict_as_markdown_has_the_rates_and_every_stage(run: RunResults) -> None:
     text = markdown(list(run_page(run)))
     row = "| exact answer | base: 0.0% [0.0, 3.1] | grpo: 70.0% [61.3, 77.5] | +70.0 points ["
@@ -228,9 +213,7 @@ def test_the_verdict_of_other_runs(tmp_path, rates, subject, words):
 )
 def test_the_verdict_names_the_models_that_it_compares(tmp_path, absent, words, never):
     store, record = write_run(tmp_path)
-    kept = [one for one in record.recipe.stages if one.name not in absent]
-    recipe = record.recipe.model_copy(update={"stages": tuple(kept)})
-    said = verdict(read_results(store, record.model_copy(update={"recipe": recipe}))).text
+    said = verdict(read_results(store, without(record, *absent))).text
     assert [one for one in words if one not in said] == [], said
     assert [one for one in never if one in said] == []
 
@@ -239,9 +222,7 @@ def test_a_stage_is_judged_by_what_was_measured_just_before_it(tmp_path: Path) -
     """Exact answers of the base and of grpo alone; safety of simpo, too."""
     more = (spec("simpo_safety", "safety_eval", prompts="rebalance", policy="simpo"),)
     store, record = write_run(tmp_path, more=more)
-    kept = [one for one in record.recipe.stages if one.name not in ("sft_eval", "simpo_eval")]
-    recipe = record.recipe.model_copy(update={"stages": tuple(kept)})
-    run = read_results(store, record.model_copy(update={"recipe": recipe}))
+    run = read_results(store, without(record, "sft_eval", "simpo_eval"))
     assert stage_verdict(run, "grpo").text.startswith("since simpo: safe rate +30.0 points")
     assert "What was gained comes from grpo since base (+70.0)." in verdict(run).text
 
@@ -269,9 +250,13 @@ def test_what_is_said_where_a_model_was_asked_more_and_an_evaluation_is_gone(
 
 def test_a_loss_does_not_come_from_what_gained(tmp_path: Path) -> None:
     skill = dict(zip(SKILL, (0.5, 0.8, 0.2, 0.2), strict=True))
-    said = verdict(read_results(*write_run(tmp_path, skill=skill))).text
+    run = read_results(*write_run(tmp_path, skill=skill))
+    said = verdict(run).text
     assert "That is a loss of 30.0 points" in said
     assert "What was gained comes from sft (+30.0). Harm was done by simpo (−60.0)" in said
+    simpo = stage_verdict(run, "simpo")
+    assert simpo.tone == "bad"
+    assert simpo.text.endswith("a loss; drop it or change it.")
 
 
 def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -> None:
