@@ -73,7 +73,8 @@ def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Blo
             if inside := runs.parts(metric):
                 table = parts_table(inside, [(one.stage, one.since) for one in stages])
                 yield ui.Details("By suite and domain", [table])
-    yield from ui.grid(_forests({metric: stages for metric, (_, stages) in found.items()}))
+    rates = ((metric, stages) for metric, (_, stages) in found.items() if not metric.quantity)
+    yield from ui.grid([_forest(metric, stages) for metric, stages in rates if stages])
     yield ui.Paragraph(_NOTE, "note")
     yield from _levels(runs)
     yield ui.Heading("Runs")
@@ -166,20 +167,13 @@ def parts_table(found: Sequence[Over], stages: Sequence[tuple[str, str]]) -> ui.
     return ui.Table((ui.Column("prompts", "text"), *titles), rows)
 
 
-def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
-    """The means of each rate that has more than one."""
-    drawn = []
-    for metric, stages in found.items():
-        if stages and not metric.quantity:
-            bars = [
-                plots.Bar(
-                    one.stage, one.spread.mean, **asdict(one.interval), direction=one.direction
-                )
-                for one in stages
-            ]
-            title = f"{metric.label.capitalize()}: mean over seeds, percentage points"
-            drawn.append(plots.forest(title, bars))
-    return drawn
+def _forest(metric: Metric, stages: Sequence[Over]) -> ui.Figure:
+    """The means of a rate."""
+    bars = [
+        plots.Bar(one.stage, one.spread.mean, **asdict(one.interval), direction=one.direction)
+        for one in stages
+    ]
+    return plots.forest(f"{metric.label.capitalize()}: mean over seeds, percentage points", bars)
 
 
 def _levels(runs: Replicates) -> Iterator[ui.Block]:

@@ -33,12 +33,9 @@ _CARD = (
 
 def blocks(run: RunResults) -> list[ui.Block]:
     """Every rebalance stage that left an artifact, then every distill stage that left rows."""
-    found: list[ui.Block] = []
-    for stage in run.of_kind("rebalance"):
-        found += _mix(stage) if stage.manifest else []
-    for stage in run.of_kind("distill"):
-        found += _source(stage) if stage.path("examples.jsonl") else []
-    return found
+    mixed = [stage for stage in run.of_kind("rebalance") if stage.manifest]
+    made = [stage for stage in run.of_kind("distill") if stage.path("examples.jsonl")]
+    return [block for stage in mixed for block in _mix(stage)] + [_source(one) for one in made]
 
 
 def _mix(stage: StageOutput) -> list[ui.Block]:
@@ -165,7 +162,7 @@ def causes_of(stage: StageOutput, most: int = 1) -> list[tuple[str, int, list[st
     return [(cause, count, first[cause]) for cause, count in causes.most_common()]
 
 
-def _source(stage: StageOutput) -> list[ui.Block]:
+def _source(stage: StageOutput) -> ui.Block:
     """A distill stage's kept and dropped rows, counted from its files, its teachers, and its
     router."""
     path, causes, metrics = stage.path("examples.jsonl"), causes_of(stage), stage.metrics
@@ -194,9 +191,8 @@ def _source(stage: StageOutput) -> list[ui.Block]:
     rows = [(domain, family, str(n)) for (domain, family), n in sorted(families.items())]
     by_family = ui.Table(("domain", ui.Column("family", "text"), "rows"), rows)
     title = f"{stage.name}: {amount(families.total(), 'row')} kept, {dropped:,} dropped"
-    return [
-        ui.card(ui.Heading(title, 3), *shown, ui.Details("Rows by family", [by_family], classes=""))
-    ]
+    folded = ui.Details("Rows by family", [by_family], classes="")
+    return ui.card(ui.Heading(title, 3), *shown, folded)
 
 
 def _teachers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
