@@ -72,7 +72,7 @@ _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
 _OWN = "Metric functions, in their own units"
 _DIFFERENCE = (
     "A difference is a run minus the first, over the prompts that both asked where nothing else is"
-    " said, in which case the rates are theirs alone; “since” is the first run's rate over them,"
+    " said, in which case the rates are theirs alone; “against” is the first run's over them,"
     " where it is not that of column 1. A difference is coloured where its 95% interval leaves"
     " out zero and its p-value is at most 5% after Holm's correction over the models (and, below,"
     " over suites and domains too) of its metric. Intervals: a bootstrap over the shared prompts;"
@@ -142,7 +142,7 @@ def _sides(rows: Sequence[Row | None], first: Row) -> Iterator[ui.Text | ui.Cell
         interval = Interval(change["low"], change["high"])
         unpaired = f"{row['a']['n']:,} and {row['b']['n']:,}, unpaired"
         asked = [amount(row["b"]["n"], "prompt") if row["paired"] else unpaired]
-        asked += [f"since {level(row['a']['value'], row['quantity'])}"] * (row["a"] != first)
+        asked += [f"against {level(row['a']['value'], row['quantity'])}"] * (row["a"] != first)
         yield change_cell(change["value"], interval, row["direction"], row["quantity"], *asked)
 
 

@@ -156,10 +156,8 @@ def forest(title: str, bars: Sequence[Bar]) -> Figure:
         colour = COLOURS[bar.direction]
         axes.plot([100 * bar.low, 100 * bar.high], [position] * 2, color=colour, linewidth=2)
         axes.plot(100 * bar.value, position, color=colour, marker="o", markersize=6)
-    axes.set_yticks(range(len(bars)), labels)
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
-    return _svg(figure, title)
+    axes.set_ylim(-0.5, len(bars) - 0.5)
+    return _of_rows(figure, axes, labels, title)
 
 
 @_plot
@@ -234,12 +232,9 @@ def paired_bars(
     for offset, counts, colour, side in sides:
         places = [position + offset for position in positions]
         axes.barh(places, counts, height=0.36, color=colour, label=side)
-    axes.set_yticks(list(positions), labels)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("examples")
     figure.legend(loc="outside lower center", ncols=2)
-    return _svg(figure, title)
+    return _of_rows(figure, axes, labels, title)
 
 
 @_plot
@@ -254,12 +249,9 @@ def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Figure:
         axes.barh(position, seconds, height=0.66, color=colours.get(status, MUTED))
         text = f"{seconds:.1f} s" if status == "ran" else f"{seconds:.1f} s, {status}"
         _label(axes, text, (seconds, position), (3, 0), va="center")
-    axes.set_yticks(range(len(stages)), labels)
     axes.set_xlim(0, longest * 1.35)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("seconds in this run")
-    return _svg(figure, title)
+    return _of_rows(figure, axes, labels, title)
 
 
 @_plot
@@ -368,6 +360,14 @@ def _figure(height: float, margins: Mapping[str, float] | None = None) -> "tuple
     if margins:
         figure.subplots_adjust(**margins)
     return figure, figure.add_subplot()
+
+
+def _of_rows(figure: "Drawing", axes: "Axes", labels: Sequence[str], title: str) -> Figure:
+    """A drawing whose rows have names, the first one at the top."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return _svg(figure, title)
 
 
 def _svg(figure: "Drawing", title: str) -> Figure:

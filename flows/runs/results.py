@@ -147,13 +147,13 @@ class Model:
     def items(self, kind: str) -> list[EvalItem]:
         """The greedy answers of all evaluations of a kind. Where two ask the same suite, the first
         in file order counts."""
-        asked = self._asked(kind)
-        return [item for stage, new in asked for item in stage.items if item.suite in new]
+        return [one for stage, new in self._asked(kind) for one in stage.items if one.suite in new]
 
     def samples(self, kind: str) -> list[EvalItem]:
         """The sampled answers to the same prompts, if any."""
-        asked = self._asked(kind)
-        return [item for stage, new in asked for item in stage.samples if item.suite in new]
+        return [
+            one for stage, new in self._asked(kind) for one in stage.samples if one.suite in new
+        ]
 
     def _asked(self, kind: str) -> Iterator[tuple[StageOutput, set[str]]]:
         """The evaluations of a kind, each with the suites that none before it asks."""

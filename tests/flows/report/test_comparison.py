@@ -161,7 +161,7 @@ def test_four_runs_stand_side_by_side(tmp_path: Path) -> None:
     assert (first[:5], second) == ("70.0%", "90.0% [83.3, 94.2]")
     assert gained.endswith(" 120 prompts")
     assert third == ["–", "–"]
-    assert re.fullmatch(r"−30\.0 \[\S+ \S+\] 60 prompts since 100\.0%", lost)
+    assert re.fullmatch(r"−30\.0 \[\S+ \S+\] 60 prompts against 100\.0%", lost)
     steps = {"1": "3", "2": "3", "3": "9", "4": "3"}
     assert rows(recipe_table(comparisons)) == {"stages.sft.config.steps": steps}
     grpo = rows(stage_table(comparisons))["grpo"].values()

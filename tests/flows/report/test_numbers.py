@@ -127,13 +127,9 @@ def test_it_says_what_could_have_been_found(run: RunResults) -> None:
 
 
 def test_a_difference_of_one_prompt_of_very_many_needs_too_many_to_count() -> None:
-    found = Effect("sft", "base", EXACT, change_of(20_000, won=4_000, lost=3_999), p=1.0)
-    assert certainty._row(found)[-1] == "over 1,000,000,000"
-
-
-def change_of(n: int, won: int, lost: int) -> Change:
-    before, after = Rate(lost, n), Rate(won, n)
-    return Change(before, after, Interval(-0.01, 0.01), paired=True, p=1.0, changed=won + lost)
+    sides, interval = (Rate(3_999, 20_000), Rate(4_000, 20_000)), Interval(-0.01, 0.01)
+    change = Change(*sides, interval, paired=True, p=1.0, changed=7_999)
+    assert certainty._row(Effect("sft", "base", EXACT, change, p=1.0))[-1] == "over 1,000,000,000"
 
 
 def test_models_that_were_not_asked_the_same_stand_side_by_side(tmp_path: Path) -> None:

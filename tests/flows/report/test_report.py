@@ -16,7 +16,6 @@ from flows.runs.results import RunResults, read_results
 from infra.process_identity import this_process
 from infra.store.store import Store
 from schemas.reports import RunRecord, StageRecord
-from tasks.contract.kinds import stage_kind
 from tests.flows.report.reading import report_file
 from tests.flows.runs.synthetic_run import STAGES, damage, manifest_of, remade, without, write_run
 
@@ -234,10 +233,6 @@ def test_what_another_version_left_is_named_and_the_rest_is_shown(tmp_path: Path
     text = Page(rendered(store, old)).text
     assert "made by another version of Lyceum (without 'top_ups'). Run the recipe again" in text
     assert "Time per stage" in text
-    version = stage_kind("rebalance").version
-    same = remade(store, record, "rebalance", {"rows.jsonl": []}, metrics=metrics, version=version)
-    with pytest.raises(KeyError, match="top_ups"):
-        report_of(RunResults(same, {"rebalance": read_results(store, same).stages["rebalance"]}))
 
 
 def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> None:
