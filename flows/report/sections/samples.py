@@ -6,18 +6,7 @@ from itertools import product
 
 from markupsafe import Markup
 
-from flows.report.blocks import (
-    Block,
-    Box,
-    Code,
-    Details,
-    Heading,
-    Paragraph,
-    Raw,
-    Span,
-    code,
-    small,
-)
+from flows.report import blocks as ui
 from flows.report.html import tag
 from flows.report.sample_choice import RULE, Sample, samples
 from flows.report.section import Section
@@ -33,7 +22,7 @@ _OUTCOMES = {
 }
 
 
-def blocks(run: RunResults) -> list[Block]:
+def blocks(run: RunResults) -> list[ui.Block]:
     """Prompts with every model's answer, and their filters."""
     shown = samples(run)
     if not shown:
@@ -41,9 +30,9 @@ def blocks(run: RunResults) -> list[Block]:
     groups, models = _filters(shown)
     counted = f'.browser .count::after {{ content: counter(shown) " of {len(shown)} prompts"; }}'
     rules = tag("style", Markup("\n".join([counted, *_rules(len(groups), len(models))])))
-    controls, count = _controls(groups, models), Paragraph("", "note count")
-    browser: list[Block] = [Raw(rules), controls, Box(sample_blocks(shown), "list"), count]
-    return [Paragraph(RULE, "note"), Box(browser, "browser")]
+    controls, count = _controls(groups, models), ui.Paragraph("", "note count")
+    browser: list[ui.Block] = [ui.Raw(rules), controls, ui.Box(sample_blocks(shown), "list"), count]
+    return [ui.Paragraph(RULE, "note"), ui.Box(browser, "browser")]
 
 
 def _filters(shown: Sequence[Sample]) -> tuple[list[str], list[str]]:
@@ -53,7 +42,7 @@ def _filters(shown: Sequence[Sample]) -> tuple[list[str], list[str]]:
     return list(groups), list(models)
 
 
-def sample_blocks(shown: Sequence[Sample]) -> list[Details]:
+def sample_blocks(shown: Sequence[Sample]) -> list[ui.Details]:
     """Samples, each folded below its question; the first is open."""
     filters = _filters(shown)
     return [_sample(sample, *filters, first=sample is shown[0]) for sample in shown]
@@ -61,27 +50,23 @@ def sample_blocks(shown: Sequence[Sample]) -> list[Details]:
 
 def _sample(
     sample: Sample, groups: Sequence[str], models: Sequence[str], *, first: bool
-) -> Details:
-    places = {answer.model: models.index(answer.model) + 1 for answer in sample.answers}
-    summary: list[str | Span] = [sample.group]
-    classes = f"card sample g{groups.index(sample.group) + 1}"
+) -> ui.Details:
+    summary: list[str | ui.Span] = [sample.group]
+    classes, answers = f"card sample g{groups.index(sample.group) + 1}", []
     for answer in sample.answers:
-        place, mark = places[answer.model], answer.mark
+        place, mark = models.index(answer.model) + 1, answer.mark
         classes += f" m{place} {mark[0]}{place}"
-        summary += [" ", Span(f"{answer.model} {_SIGNS[mark]}", "span", f"chip {mark} m{place}")]
-    facts = (small("reference answer:"), " ", code(sample.reference), small("prompt"), " ")
-    answers = []
-    for answer in sample.answers:
-        notes = [small(f"({', '.join(answer.notes)})")] if answer.notes else []
-        heading = Heading((f"{answer.model}: {answer.mark} ", *notes), 4)
-        place = f"answer {answer.mark} m{places[answer.model]}"
-        answers.append(Box([heading, Code(answer.text)], place))
-    prompt, about = Code(sample.prompt, "prompt"), Paragraph((*facts, code(sample.id)))
-    title = (*summary, small(sample.title))
-    return Details(title, [prompt, about, Box(answers, "answers")], first, classes)
+        summary += [" ", ui.Span(f"{answer.model} {_SIGNS[mark]}", "span", f"chip {mark} m{place}")]
+        notes = [ui.small(f"({', '.join(answer.notes)})")] if answer.notes else []
+        heading = ui.Heading((f"{answer.model}: {mark} ", *notes), 4)
+        answers.append(ui.Box([heading, ui.Code(answer.text)], f"answer {mark} m{place}"))
+    facts = (ui.small("reference answer:"), " ", ui.code(sample.reference), ui.small("prompt"), " ")
+    prompt, about = ui.Code(sample.prompt, "prompt"), ui.Paragraph((*facts, ui.code(sample.id)))
+    title = (*summary, ui.small(sample.title))
+    return ui.Details(title, [prompt, about, ui.Box(answers, "answers")], first, classes)
 
 
-def _controls(groups: Sequence[str], models: Sequence[str]) -> Raw:
+def _controls(groups: Sequence[str], models: Sequence[str]) -> ui.Raw:
     def numbered(letter: str, names: Sequence[str]) -> dict[str, str]:
         return {f"{letter}{place}": name for place, name in enumerate(names, start=1)}
 
@@ -93,7 +78,7 @@ def _controls(groups: Sequence[str], models: Sequence[str]) -> Raw:
         return tag("label", f"{label} ", tag("select", *made, aria_label=label.lower()))
 
     after = numbered("a", models)
-    return Raw(
+    return ui.Raw(
         tag(
             "div",
             select("Prompts", {"": "all"} | numbered("g", groups)),
