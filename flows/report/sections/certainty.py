@@ -64,9 +64,10 @@ def comparisons(run: RunResults) -> list[Effect]:
     prompts that both answered."""
     found = []
     for metric in METRICS:
-        effects = list(stage_effects(run, metric).values())
-        whole = overall_effect(run, metric)
-        found += [*effects, whole] if whole and len(effects) > 1 else effects
+        effects = {(one.stage, one.since): one for one in stage_effects(run, metric).values()}
+        if whole := overall_effect(run, metric):  # of stages side by side it is one of them
+            effects.setdefault((whole.stage, whole.since), whole)
+        found += effects.values()
     return [effect for effect in found if effect.change.paired]
 
 

@@ -3,6 +3,7 @@ what could have been found."""
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from flows.report.blocks import Box, Cell, Details, Paragraph, Sentences, Table, plain
@@ -124,6 +125,15 @@ def test_it_says_what_could_have_been_found(run: RunResults) -> None:
     assert 4 < float(nil["least points"]) < 9
     assert int(found["grpo since simpo exact answer"]["needed prompts"]) < 120
     assert "grpo since base exact answer" in found
+
+
+def test_stages_side_by_side_are_compared_with_the_base_once(tmp_path: Path) -> None:
+    run = read_results(*write_run(tmp_path, per_domain=4))
+    for name in ("simpo", "grpo"):
+        alone = run.stages[name].spec.model_copy(update={"inputs": {"prompts": "rebalance"}})
+        run.stages[name] = replace(run.stages[name], spec=alone)
+    found = [f"{one.stage} {one.metric.name}" for one in certainty.comparisons(run)]
+    assert len(found) == len({*found})
 
 
 def test_a_difference_of_one_prompt_of_very_many_needs_too_many_to_count() -> None:
