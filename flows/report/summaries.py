@@ -8,8 +8,10 @@ from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
 from flows.report import blocks as ui
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
+from flows.runs.forecast import Forecast
 from flows.runs.results import RunResults
-from flows.runs.wording import Tone, amount, duration, headline
+from flows.runs.wording import Tone, duration, headline
+from infra.context import context
 from infra.store.store import Store
 from schemas.reports import RunRecord
 
@@ -78,13 +80,8 @@ def plan_page(resolved: ResolvedRecipe, store: Store, target: str) -> Iterator[u
     outlooks = explain.outlook(resolved, store)
     neighbours = explain.Neighbours(outlooks, store)
     stages = neighbours.plans(resolved, target)
-    seconds = explain.total([stage["seconds"] for stage in stages])
-    runs = sum(not stage["cached"] for stage in stages)
-    expected = "how long that takes is not known"
-    if seconds is not None:
-        expected = f"expected to take {duration(seconds)}, judging by earlier runs"
-    some = f"{runs} of {amount(len(stages), 'stage')} will run; {expected}."
-    yield some if runs else f"Cached: {amount(len(stages), 'stage')}; nothing will run."
+    slots = context().settings.parallel_jobs
+    yield from Forecast(resolved.recipe, stages, planned=False, slots=slots).lines()
     yield stages_planned(stages)
     differing: list[tuple[Tone, ui.Text]] = []
     for one in outlooks:

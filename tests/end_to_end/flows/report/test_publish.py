@@ -45,13 +45,13 @@ def plan(resolved: ResolvedRecipe, store: Store) -> str:
 def test_the_plan_says_what_is_cached_what_runs_and_why(tmp_path: Path, tiny_recipe: Path) -> None:
     store, resolved = open_store(tmp_path / "store"), resolve(str(tiny_recipe))
     empty = plan(resolved, store)
-    assert "2 of 2 stages will run; how long that takes is not known." in empty
+    assert "2 stages. To run: distill and rebalance.\n\nNo estimate yet: no earlier run" in empty
     assert "| rebalance | rebalance | **would run** | ? | waits for distill |" in empty
 
     commit_stage(store, resolved.stages[0], tmp_path / "out")
     cached = plan(resolved, store)
     assert "| distill | distill | cached | 0.0 s | its artifact exists and verifies |" in cached
-    assert "1 of 2 stages will run" in cached
+    assert "2 stages, 1 cached: distill. To run: rebalance." in cached
 
     changed = plan(resolve(str(tiny_recipe), ["stages.distill.config.seed=7"]), store)
     assert "| distill | distill | **would run** | 12 s | no artifact has this key |" in changed
