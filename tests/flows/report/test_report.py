@@ -140,7 +140,7 @@ SHOWN = [
     "broken_json",
     "a.jsonl:4: Expecting value",
     "consider dropping it",
-    "lyceum run ./demo.toml --target local --data 'my data'",
+    "lyceum run ./demo.toml --target local --data 'my data' --code mine.py",
     "1.5 GB",
     "learning_rate = 1e-05",
 ]

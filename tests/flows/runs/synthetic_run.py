@@ -115,7 +115,7 @@ def write_run(
         made |= {"key": manifest.key, "artifact": manifest.ref()}
         records.append(StageRecord(name=stage.name, kind=stage.kind, **made))
     ended = "succeeded" if stop_before == NEVER else "failed" if failure else "cancelled"
-    command = ["/usr/bin/lyceum", "run", "demo", "--data", "my data"]
+    command = ["/usr/bin/lyceum", "run", "demo", "--data", "my data", "--code=mine.py"]
     where = {"host": "laptop", "packages": {"lyceum-post-training": "0.1.0"}, "command": command}
     times = {"started": 1_700_000_000.0, "finished": 1_700_000_372.0}
     recipe = Recipe(name="demo", model="gemma3-tiny", seed=7, stages=stages)
