@@ -183,8 +183,13 @@ def tiles(run: RunResults) -> list[ui.Box]:
 
 def _tile(run: RunResults, metric: Metric) -> ui.Box | None:
     effect = overall_effect(run, metric)
-    if effect is None:
-        return next(_levels(run, metric), None)
+    if effect is None:  # the level of the first model alone
+        for model in run.evaluated(metric.kind):
+            if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
+                basis = f"{model.name} {bounds(rate.interval)}; {amount(rate.n, 'prompt')}"
+                basis += "; nothing to compare with"
+                return _framed(metric, percent(rate.value), [ui.Paragraph(ui.small(basis))])
+        return None
     change, tone = effect.change, TONES[effect.direction]
     old, new = percent(change.before.value), percent(change.after.value)
     figure = ui.Span(f"{old} → ", "span", "from"), new
@@ -198,15 +203,6 @@ def _tile(run: RunResults, metric: Metric) -> ui.Box | None:
         suites.append((suite, (f"{old} → {new}", ui.small(gained, tone_of.replace("flat", "")))))
     inside = [ui.Paragraph(ui.strong(change_text(change), tone)), ui.Paragraph(ui.small(basis))]
     return _framed(metric, figure, [*inside, *([ui.Table(("", ""), suites)] if suites else [])])
-
-
-def _levels(run: RunResults, metric: Metric) -> Iterator[ui.Box]:
-    """The level of a model without another to compare with."""
-    for model in run.evaluated(metric.kind):
-        if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
-            basis = f"{model.name} {bounds(rate.interval)}; {amount(rate.n, 'prompt')}"
-            basis += "; nothing to compare with"
-            yield _framed(metric, percent(rate.value), [ui.Paragraph(ui.small(basis))])
 
 
 def _framed(metric: Metric, figure: ui.Text, blocks: list[ui.Block]) -> ui.Box:

@@ -106,21 +106,17 @@ def _turns(run: RunResults, kind: str, right: Verdict) -> Iterator[Iterable[Samp
         for item in model.items(kind):
             by_suite.setdefault(item.suite, {}).setdefault(model.name, {})[item.identity] = item
     for answered in by_suite.values():
-        yield from _of_suite(answered, right)
-
-
-def _of_suite(answered: Mapping[str, Answered], right: Verdict) -> Iterator[Iterable[Sample]]:
-    models = list(answered.values())
-    first, last = models[0], models[-1]
-    by_outcome: dict[tuple[str, Mark, Mark], list[tuple[str, str, str]]] = {}
-    for prompt in sorted(set.intersection(*map(set, models))):
-        outcome = _mark(first[prompt], right), _mark(last[prompt], right)
-        by_outcome.setdefault((_group(last[prompt]), *outcome), []).append(prompt)
-    for (group, *_), prompts in sorted(by_outcome.items()):
-        yield [
-            _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
-            for prompt in prompts[:PER_OUTCOME]
-        ]
+        models = list(answered.values())
+        first, last = models[0], models[-1]
+        by_outcome: dict[tuple[str, Mark, Mark], list[tuple[str, str, str]]] = {}
+        for prompt in sorted(set.intersection(*map(set, models))):
+            outcome = _mark(first[prompt], right), _mark(last[prompt], right)
+            by_outcome.setdefault((_group(last[prompt]), *outcome), []).append(prompt)
+        for (group, *_), prompts in sorted(by_outcome.items()):
+            yield [
+                _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
+                for prompt in prompts[:PER_OUTCOME]
+            ]
 
 
 def _sample(group: str, items: Mapping[str, EvalItem], right: Verdict) -> Sample:
