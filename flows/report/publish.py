@@ -14,7 +14,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
 
 from flows.recipe.resolve import ResolvedRecipe
-from flows.report.blocks import Block, Figure, walk
+from flows.report.blocks import Block, Figure, plain, walk
 from flows.report.markdown import markdown
 from flows.report.page import Report
 from flows.report.sample_choice import right_and_wrong, samples
@@ -86,7 +86,8 @@ def _key(record: RunRecord, name: str) -> str:
 def stage_rows(record: RunRecord) -> list[dict[str, Any]]:
     """One row per stage, for people."""
     table = stages_done(record)
-    return [
-        {**dict(zip(table.columns, row, strict=True)), "error": visible(stage.error or "")}
-        for row, stage in zip(table.rows, record.stages, strict=True)
-    ]
+    names = [plain(column.title) for column in table.heads]
+    rows = [dict[str, Any](zip(names, row, strict=True)) for row in table.rows]
+    for row, stage in zip(rows, record.stages, strict=True):
+        row |= {"seconds": round(stage.seconds, 1), "error": visible(stage.error or "")}
+    return rows

@@ -139,7 +139,7 @@ def _together(figures: Sequence[Figure]) -> Figure:
     """The sums over the stages with both figures."""
     known = [one for one in figures if None not in (one.planned, one.actual)]
     sides = ("planned", "actual")
-    sums = {side: sum(getattr(one, side) for one in known) if known else None for side in sides}
+    sums: Any = {s: sum(getattr(one, s) for one in known) if known else None for s in sides}
     return replace(figures[0], **sums)
 
 
