@@ -50,11 +50,9 @@ def _mix(stage: StageOutput) -> list[ui.Block]:
         for split in SPLITS
         if splits[split]["requested"]
     ]
-    became: list[ui.Block] = [
-        ui.facts(list(_facts(metrics)), f"{stage.name}: what became of the rows")
-    ]
-    causes = causes_of(stage)
-    if causes:
+    title = f"{stage.name}: what became of the rows"
+    became: list[ui.Block] = [ui.facts(list(_facts(metrics)), title)]
+    if causes := causes_of(stage):
         words = ui.Column("the first one", "wrap")
         shares = [(cause, str(n), percent(n / metrics["read"]), one) for cause, n, [one] in causes]
         became.append(ui.Table(("dropped because", "rows", "of all read", words), shares))
@@ -172,9 +170,8 @@ def _source(stage: StageOutput) -> ui.Block:
     shown: list[ui.Block] = []
     if causes:
         columns = ("dropped because", "rows", ui.Column("the first one", "wrap"))
-        shown.append(
-            ui.Table(columns, [(cause, str(count), one) for cause, count, [one] in causes])
-        )
+        lost = [(cause, str(count), one) for cause, count, [one] in causes]
+        shown.append(ui.Table(columns, lost))
     if teachers := list(_teachers(metrics)):
         shown.append(ui.facts(teachers))
     if "router" in metrics:
@@ -185,9 +182,8 @@ def _source(stage: StageOutput) -> ui.Block:
             if recall[one] is not None
         ]
         head = ("domain, and what it is taken for", *(one.value for one in Domain), "found")
-        shown.append(
-            ui.Details("The router on rows of a known domain", [ui.Table(head, rows)], classes="")
-        )
+        title = "The router on rows of a known domain"
+        shown.append(ui.Details(title, [ui.Table(head, rows)], classes=""))
     rows = [(domain, family, str(n)) for (domain, family), n in sorted(families.items())]
     by_family = ui.Table(("domain", ui.Column("family", "text"), "rows"), rows)
     title = f"{stage.name}: {amount(families.total(), 'row')} kept, {dropped:,} dropped"
