@@ -17,7 +17,7 @@ from infra.process_identity import this_process
 from infra.store.store import Store
 from schemas.reports import RunRecord, StageRecord
 from tests.flows.report.reading import report_file
-from tests.flows.runs.synthetic_run import STAGES, damage, manifest_of, remade, without, write_run
+from tests.flows.runs.synthetic_run import STAGES, manifest_of, remade, without, write_run
 
 ATTACK = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)> & $x$"
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use", "stop"}
@@ -207,22 +207,14 @@ def test_a_recipe_without_evaluations_has_a_report(written: tuple[Store, RunReco
     assert "sft: loss" in page.text
 
 
-@pytest.mark.parametrize(
-    ("gone", "said"),
-    [(True, "no longer in the store"), (False, "damaged: items.jsonl: has sha256")],
-)
-def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(tmp_path, gone, said):
+def test_an_artifact_that_is_gone_is_named_and_not_used(tmp_path: Path) -> None:
+    """What is damaged: tests/flows/test_damaged.py."""
     store, record = write_run(tmp_path)
     manifest = manifest_of(store, record, "sft_eval")
-    name = f"artifacts/{manifest.kind}/{manifest.key}/manifest.json"
-    if gone:
-        store.path(name).unlink()
-    else:
-        damage(store, record, "sft_eval", "items.jsonl")
+    store.path(f"artifacts/{manifest.kind}/{manifest.key}/manifest.json").unlink()
     run = read_results(store, record)
-    assert said in (run.stages["sft_eval"].problem or "")
+    assert "no longer in the store" in (run.stages["sft_eval"].problem or "")
     assert "sft since base" not in next(heat_maps(run))[1].columns
-    assert store.path(name).exists() != gone
 
 
 def test_what_another_version_left_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
