@@ -13,6 +13,7 @@ from flows.report import blocks as ui
 from flows.report.gate_blocks import gate_blocks
 from flows.report.html import page, tag, write_page
 from flows.report.section import SECTIONS, Section
+from flows.report.summaries import stages_done
 from flows.report.verdict import stage_verdicts, verdict
 from flows.runs.effects import EXACT, FORMAT, SAFE, Metric, outcomes, overall_effect, suite_effects
 from flows.runs.record import run_folder, run_status
@@ -94,6 +95,19 @@ def report_of(run: RunResults) -> Report:
             main += [ui.Heading(section.heading, name=name), *blocks]
             links.append((name, section.title))
     return Report(run, main, links)
+
+
+def run_page(run: RunResults) -> list[ui.Block]:
+    """A run that has ended, for Prefect: the report's head, its place, failures, the verdict, and
+    all stages."""
+    record = run.record
+    address = ""
+    if (place := record.report or "none").startswith("gs://"):
+        # browsers open an object of a bucket (for those who may read it), and no file
+        address = f" (https://storage.cloud.google.com/{place.removeprefix('gs://')})"
+    where = ui.Paragraph(("Report: ", ui.code(place), address))
+    store = ui.Paragraph(("Store: ", ui.code(record.store)))
+    return [*_head(record), where, store, *_troubles(run), *_verdict(run), stages_done(record)]
 
 
 def _blocks(section: Section, run: RunResults) -> Sequence[ui.Block]:

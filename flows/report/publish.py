@@ -16,10 +16,10 @@ from prefect.client.orchestration import get_client
 from flows.recipe.resolve import ResolvedRecipe
 from flows.report.blocks import Block, Figure, plain, walk
 from flows.report.markdown import markdown
-from flows.report.page import Report
+from flows.report.page import Report, run_page
 from flows.report.sample_choice import right_and_wrong, samples
 from flows.report.sections.samples import sample_blocks
-from flows.report.summaries import plan_page, run_page, stages_done
+from flows.report.summaries import plan_page, stages_done
 from infra.store.objects import Damaged
 from infra.store.store import Store
 from infra.visible import visible

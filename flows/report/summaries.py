@@ -7,9 +7,7 @@ from typing import Any
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
 from flows.report import blocks as ui
-from flows.report.verdict import stage_verdicts, verdict, verdict_table
 from flows.runs.forecast import Forecast
-from flows.runs.results import RunResults
 from flows.runs.wording import Tone, duration, headline
 from infra.context import context
 from infra.store.store import Store
@@ -26,37 +24,6 @@ def stages_done(record: RunRecord, title: str = "") -> ui.Table:
         for stage in record.stages
     ]
     return ui.Table(("stage", "kind", "status", "seconds", "metrics"), rows, title)
-
-
-def run_page(run: RunResults) -> Iterator[ui.Block]:
-    """A run that has ended: failures, gains, time, and the report's place."""
-    record = run.record
-    seconds = (record.finished or record.started) - record.started
-    yield ui.Heading(f"{record.recipe.name}: {record.status}", 1)
-    took = f" took {duration(seconds)}."
-    yield ui.Paragraph(
-        ("Run ", ui.code(record.run_id), " on target ", ui.code(record.target), took)
-    )
-    yield ui.Paragraph(("Report: ", ui.code(record.report or "none"), _address(record.report)))
-    yield ui.Paragraph(("Store: ", ui.code(record.store)))
-    for stage in record.stages:
-        if stage.error:
-            yield ui.Paragraph((ui.strong(stage.name), f" ({stage.outcome}):"))
-            yield ui.Code(stage.error)
-    if whole := verdict(run):
-        yield ui.Paragraph(whole.spoken)
-    if (table := verdict_table(run)).rows:
-        yield table
-    yield ui.Sentences([(one.tone, one.spoken) for one in stage_verdicts(run)])
-    yield stages_done(record)
-
-
-def _address(report: str | None) -> str:
-    """A link, if browsers can open it: they open an object of a bucket (for those who may read it),
-    but no file from a server's page."""
-    if report is None or not report.startswith("gs://"):
-        return ""
-    return f" (https://storage.cloud.google.com/{report.removeprefix('gs://')})"
 
 
 def stages_planned(

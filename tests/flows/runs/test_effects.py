@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.report.markdown import markdown
+from flows.report.page import run_page
 from flows.report.sample_choice import samples
 from flows.report.sections.effects import heat_maps
-from flows.report.summaries import run_page
 from flows.report.verdict import Sentence, stage_verdicts, verdict
 from flows.runs import effects
 from flows.runs.effects import EXACT, METRICS
@@ -134,9 +134,9 @@ def test_what_is_said_of_a_stage(run: RunResults, stage: str, tone: str, said: s
 
 
 def test_the_verdict_as_markdown_has_the_rates_and_every_stage(run: RunResults) -> None:
-    text = markdown(list(run_page(run)))
-    row = "| exact answer | base: 0.0% [0.0, 3.1] | grpo: 70.0% [61.3, 77.5] | +70.0 points ["
-    assert row in text
+    text = markdown(run_page(run))
+    assert "### Exact answer\n\n0.0% → 70.0%\n\n**+70.0 points [" in text
+    assert "base [0.0, 3.1], grpo [61.3, 77.5]; 120 prompts, paired" in text
     assert "- **simpo** since sft" in text
 
 

@@ -18,10 +18,10 @@ from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.report import publish
 from flows.report.blocks import Figure, walk
 from flows.report.markdown import markdown
-from flows.report.page import Report, report_of
+from flows.report.page import Report, report_of, run_page
 from flows.report.sample_choice import right_and_wrong, samples
 from flows.report.sections.samples import sample_blocks
-from flows.report.summaries import plan_page, run_page
+from flows.report.summaries import plan_page
 from flows.runs.results import RunResults, read_results
 from infra.store.store import Store, open_store
 from tests.flows.growing_stores import commit_stage
@@ -97,9 +97,9 @@ def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
 def test_the_page_of_a_failed_run_says_why_and_where_the_report_is(tmp_path: Path) -> None:
     store, record = write_run(tmp_path, stop_before="simpo", failure="the disk\nis full")
     run = read_results(store, record.model_copy(update={"report": "gs://bucket/demo/report.html"}))
-    page = markdown(list(run_page(run)))
-    assert "# demo: failed" in page
-    assert "**simpo** (failed):\n\n```text\nthe disk\nis full\n```" in page
+    page = markdown(run_page(run))
+    assert page.startswith("# demo\n\n**failed** · ")
+    assert "### Stage simpo failed\n\n```text\nthe disk\nis full\n```" in page
     assert "`gs://bucket/demo/report.html`" in page
     assert "(https://storage.cloud.google.com/bucket/demo/report.html)" in page
 
