@@ -119,6 +119,8 @@ def cell(rate: Rate | Mean | None) -> Text:
     """A rate, or a mean, with its interval below it."""
     if rate is None:
         return "–"
+    if isinstance(rate, Mean) and rate.n == 1:
+        return level(rate.value, quantity=True), small("one value")
     return level_text(rate.value, rate.interval, isinstance(rate, Mean))
 
 

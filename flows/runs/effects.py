@@ -199,7 +199,7 @@ def change_between(
     before: Mapping[Any, Any], after: Mapping[Any, Any], seed: int, *, quantity: bool = False
 ) -> Change | None:
     """The change from `before` to `after` (a prompt's identity -> outcome), None when either side
-    has no items, or, of quantities that are not paired, fewer than two. `seed` draws the
+    has no items, or, of quantities, fewer than two, of which nothing is known. `seed` draws the
     bootstrap."""
     if not before or not after:
         return None
@@ -224,7 +224,7 @@ def _change_of_means(
     old: Sequence[float], new: Sequence[float], seed: int, paired: bool
 ) -> Change | None:
     before, after = Mean.of(old), Mean.of(new)
-    if before is None or after is None:
+    if before is None or after is None or min(before.n, after.n) < 2:
         return None
     if paired:
         gaps = [one - other for one, other in zip(new, old, strict=True)]

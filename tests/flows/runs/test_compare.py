@@ -76,6 +76,21 @@ def test_a_function_that_abstains_throughout_is_not_compared(measured, monkeypat
     assert "depth (grpo): not comparable, one side has too few answers that count." in said
 
 
+def test_of_one_value_no_interval_is_known(measured, monkeypatch, tmp_path):
+    plainly = synthetic_run.reasoning_eval.judge
+
+    def judge(prompt: EvalPrompt, completion: str) -> EvalItem:
+        depth = 2.5 if "math 0" in prompt.prompt else None
+        return plainly(prompt, completion).model_copy(update={"measured": {"depth": depth}})
+
+    monkeypatch.setattr(synthetic_run.reasoning_eval, "judge", judge)
+    store, record = synthetic_run.write_run(tmp_path, "four", text=" often")
+    run = read_results(store, record)
+    assert rows(effects.levels(run))["all (120 prompts)/depth"]["grpo"] == "2.5 one value"
+    assert "depth" not in {metric.name for metric, _ in effects.heat_maps(run)}
+    assert report_of(run).html()
+
+
 def test_the_report_has_means_and_changes(run: RunResults) -> None:
     table = effects.levels(run)
     depth = rows(table)["all (120 prompts)/depth"]
