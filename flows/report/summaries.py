@@ -8,7 +8,7 @@ from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
 from flows.report import blocks as ui
 from flows.runs.forecast import Forecast
-from flows.runs.wording import Tone, duration, headline
+from flows.runs.wording import duration, headline
 from infra.context import context
 from infra.store.store import Store
 from schemas.reports import RunRecord
@@ -50,23 +50,17 @@ def plan_page(resolved: ResolvedRecipe, store: Store, target: str) -> Iterator[u
     slots = context().settings.parallel_jobs
     yield from Forecast(resolved.recipe, stages, planned=False, slots=slots).lines()
     yield stages_planned(stages)
-    differing: list[tuple[Tone, ui.Text]] = []
+    differing: list[tuple[ui.Text, ...]] = []
     for one in outlooks:
         waits = one.key is None or one.manifest is not None
         near = None if waits else neighbours.nearest(one.stage.name)
-        if near:
-            name = ui.strong(one.stage.name)
-            said = " differs from its nearest artifact in "
-            differing.append(("plain", (name, said, *_differences(near[1]))))
-    yield ui.Sentences(differing)
-
-
-def _differences(found: Sequence[explain.Difference]) -> Iterator[Any]:
-    for place, one in enumerate(found[:MOST_DIFFERENCES]):
-        yield "; " if place else ""
-        yield ui.code(_short(one.field))
-        yield f": {_short(one.there)} → {_short(one.here)}"
-    yield "; ..." if len(found) > MOST_DIFFERENCES else ""
+        name, found = one.stage.name, near[1] if near else []
+        for field in found[:MOST_DIFFERENCES]:
+            short = ui.code(_short(field.field)), _short(field.there), _short(field.here)
+            differing.append((name, *short))
+        differing += [(name, "...", "", "")] * (len(found) > MOST_DIFFERENCES)
+    if differing:
+        yield ui.Table(("stage", *ui.words("differs in", "nearest artifact", "here")), differing)
 
 
 def _short(value: Any, most: int = 60) -> str:

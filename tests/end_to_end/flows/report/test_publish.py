@@ -55,7 +55,8 @@ def test_the_plan_says_what_is_cached_what_runs_and_why(tmp_path: Path, tiny_rec
 
     changed = plan(resolve(str(tiny_recipe), ["stages.distill.config.seed=7"]), store)
     assert "| distill | distill | **would run** | 12 s | no artifact has this key |" in changed
-    assert "- **distill** differs from its nearest artifact in `config.seed`: 0 → 7" in changed
+    assert "| stage | differs in | nearest artifact | here |" in changed
+    assert "| distill | `config.seed` | 0 | 7 |" in changed
 
 
 def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: Report) -> None:
