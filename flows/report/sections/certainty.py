@@ -62,7 +62,7 @@ def blocks(run: RunResults) -> list[Block]:
 def comparisons(run: RunResults) -> list[Effect]:
     """Every stage against the model before it, and the last model against the first, over the
     prompts that both answered."""
-    found = []
+    found: list[Effect] = []
     for metric in METRICS:
         effects = {(one.stage, one.since): one for one in stage_effects(run, metric).values()}
         if whole := overall_effect(run, metric):  # of stages side by side it is one of them
