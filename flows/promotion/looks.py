@@ -210,6 +210,7 @@ def look_at(
     change = change_between(old, new, seed, quantity=metric.quantity)
     if change is None:
         why = "the candidate was asked no such prompt" if not after else "the other has no value"
+        why = "one value tells nothing of others" if shared else why
         return _finding(rule, metric, "not compared", f": {why}")
     drawn = () if metric.quantity else answers.samples  # which functions do not measure
     sampled = filter(None, (_runs(samples, judged) for samples in drawn))

@@ -8,12 +8,12 @@ from flows.report import blocks as ui
 from flows.report import plots
 from flows.report.html import page, write_page
 from flows.report.page import missing
-from flows.report.rates import change_cell, level_text
+from flows.report.rates import change_cell, level_text, unit_label
 from flows.runs.compare import ABSENT_STAGE
 from flows.runs.effects import ALL, Part
 from flows.runs.pairing import pairing_text
 from flows.runs.record import run_folder
-from flows.runs.wording import amount, bounds, duration, gap
+from flows.runs.wording import amount, bounds, duration, gap, level
 from infra.store.store import Store
 from schemas.base import digest
 from tasks.statistics.intervals import Interval
@@ -72,7 +72,8 @@ _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
 _OWN = "Metric functions, in their own units"
 _DIFFERENCE = (
     "A difference is a run minus the first, over the prompts that both asked where nothing else is"
-    " said, in which case the rates are theirs alone. It is coloured where its 95% interval leaves"
+    " said, in which case the rates are theirs alone; “against” is the first run's over them,"
+    " where it is not that of column 1. A difference is coloured where its 95% interval leaves"
     " out zero and its p-value is at most 5% after Holm's correction over the models (and, below,"
     " over suites and domains too) of its metric. Intervals: a bootstrap over the shared prompts;"
     " unpaired, Newcombe's."
@@ -94,10 +95,12 @@ def seeds_table(found: Row) -> ui.Table:
     rows: list[Sequence[ui.Text | ui.Cell]] = []
     for row in found["metrics"]:
         quantity, interval = row["quantity"], Interval(row["low"], row["high"])
-        value = change_cell(row["value"], interval, row["direction"], quantity)
+        alone = ["unpaired"] * (not row["paired"])
+        value = change_cell(row["value"], interval, row["direction"], quantity, *alone)
         floor = ABSENT if row["sd"] is None else gap(row["sd"], quantity).removeprefix("+")
         unpaired = bounds(Interval(**row["unpaired"]), True, quantity)
-        rows.append((row["label"], row["model"], str(row["n"]), value, floor, unpaired))
+        label = unit_label(row["label"], quantity)
+        rows.append((label, row["model"], str(row["n"]), value, floor, unpaired))
     numbers = ("seeds", "difference, points", "its noise floor", "unpaired")
     return ui.Table(("metric", ui.Column("model", "text"), *numbers), rows, title)
 
@@ -115,7 +118,7 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
         row = next(filter(None, sides))
         first = _rate_text(row["a"], row["quantity"])
         title = _OWN if row["quantity"] else _OVERALL if part == ALL else _INSIDE
-        rows[title].append((row["label"], model, part.label, first, *_sides(sides)))
+        rows[title].append((row["label"], model, part.label, first, *_sides(sides, row["a"])))
     for title, shown in rows.items():
         difference = "difference" if title == _OWN else "difference, points"
         numbers = range(2, len(comparisons) + 2)
@@ -124,8 +127,9 @@ def rate_tables(comparisons: Sequence[Row]) -> Iterator[tuple[str, ui.Table]]:
             yield title, ui.Table(("metric", *ui.words("model", "prompts"), "1", *others), shown)
 
 
-def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
-    """The rate of each run except the first, and the difference."""
+def _sides(rows: Sequence[Row | None], first: Row) -> Iterator[ui.Text | ui.Cell]:
+    """The rate of each run except the first, and the difference. `first`: the first run's rate as
+    it is shown; over other prompts it has another, which stands below the difference."""
     for row in rows:
         if row is None:
             yield from ("–", "–")
@@ -137,8 +141,9 @@ def _sides(rows: Sequence[Row | None]) -> Iterator[ui.Text | ui.Cell]:
         change = row["difference"]
         interval = Interval(change["low"], change["high"])
         unpaired = f"{row['a']['n']:,} and {row['b']['n']:,}, unpaired"
-        asked = amount(row["b"]["n"], "prompt") if row["paired"] else unpaired
-        yield change_cell(change["value"], interval, row["direction"], row["quantity"], asked)
+        asked = [amount(row["b"]["n"], "prompt") if row["paired"] else unpaired]
+        asked += [f"against {level(row['a']['value'], row['quantity'])}"] * (row["a"] != first)
+        yield change_cell(change["value"], interval, row["direction"], row["quantity"], *asked)
 
 
 def _rate_text(rate: Mapping[str, float], quantity: bool) -> ui.Text:

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from flows.promotion.gate import Gate, gate
 from flows.promotion.looks import Finding, Side
-from flows.report.blocks import Block, Details, Paragraph, Span, Table, code
+from flows.report.blocks import Block, Details, Paragraph, Span, Table, Text, code
+from flows.report.rates import unit_label
 from flows.runs.results import RunResults
-from flows.runs.wording import bounds, gap, level
+from flows.runs.wording import bounds, gap, rate_text
 from schemas.base import InputError
 
 _COLUMNS = ("rule", "held out", "before", "after", "difference (points)", "prompts", "detectable")
-"""`detectable`: the smallest difference, in points, that so many prompts find. Of a metric function
-all numbers are in its own unit."""
+"""`detectable`: the smallest difference, in points, that so many prompts find."""
 
 
 def gate_table(verdict: Gate, title: str = "") -> Iterator[Block]:
@@ -26,14 +26,14 @@ def gate_table(verdict: Gate, title: str = "") -> Iterator[Block]:
         yield f"{verdict.night.text.capitalize()}."
 
 
-def _row(one: Finding, win: str) -> tuple[str, ...]:
+def _row(one: Finding, win: str) -> tuple[Text, ...]:
     change, unit = one.difference, 1 if one.quantity else 100
     said = "–"
     if change:
         said = f"{gap(change.value, one.quantity)} {bounds(change.interval, True, one.quantity)}"
     return (
         win if one.margin is None else f"no loss of {unit * one.margin:g}",
-        one.label,
+        unit_label(one.label, one.quantity),
         _side(one.before, one.quantity),
         _side(one.after, one.quantity),
         said,
@@ -45,9 +45,7 @@ def _row(one: Finding, win: str) -> tuple[str, ...]:
 
 
 def _side(side: Side | None, quantity: bool) -> str:
-    if side is None:
-        return "–"
-    return f"{level(side.value, quantity)} {bounds(side.interval, quantity=quantity)}"
+    return "–" if side is None else rate_text(side.value, side.interval, quantity)
 
 
 def gate_blocks(run: RunResults) -> Iterator[Block]:

@@ -20,16 +20,14 @@ def page(
     header: Sequence[Block],
     main: Sequence[Block],
     footer: Sequence[Block] = (),
-    style: str = "",
 ) -> str:
-    """A whole page without control or invisible characters (`infra.visible`). `style`: CSS beside
-    the style sheet's."""
+    """A whole page without control or invisible characters (`infra.visible`)."""
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         tag("title", title),
-        tag("style", Markup(style_sheet() + style)),
+        tag("style", Markup(style_sheet())),
     ]
     body = [
         tag("header", html(header)),

@@ -5,17 +5,18 @@ It shows whatever a run left: a run that failed half-way has a report, too, whic
 failure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import gmtime, strftime
 
 from flows.report import blocks as ui
 from flows.report.gate_blocks import gate_blocks
 from flows.report.html import page, tag, write_page
-from flows.report.section import SECTIONS
+from flows.report.section import SECTIONS, Section
+from flows.report.summaries import stages_done
 from flows.report.verdict import stage_verdicts, verdict
 from flows.runs.effects import EXACT, FORMAT, SAFE, Metric, outcomes, overall_effect, suite_effects
-from flows.runs.record import run_folder
+from flows.runs.record import run_folder, run_status
 from flows.runs.results import RunResults
 from flows.runs.wording import (
     TONES,
@@ -23,6 +24,7 @@ from flows.runs.wording import (
     bounds,
     change_text,
     duration,
+    listed,
     percent,
     points,
     sample_text,
@@ -31,6 +33,7 @@ from flows.runs.wording import (
 from infra.store.store import Store
 from schemas.base import clip
 from schemas.reports import RunRecord
+from tasks.contract.kinds import stage_kind
 from tasks.statistics.intervals import Rate
 
 _INTERVALS = (
@@ -44,25 +47,23 @@ _INTERVALS = (
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a run's report: `main` below its head, and the CSS of its sections."""
+    """The content of a run's report: `main` below its head, and `links` into it."""
 
     run: RunResults
     main: list[ui.Block]
     links: list[tuple[str, str]]
-    style: str
 
     def html(self) -> str:
         """The page. Equal results give equal text."""
         record = self.run.record
         return page(
-            f"{record.recipe.name}: {record.status} ({record.run_id})",
+            f"{record.recipe.name}: {run_status(record)} ({record.run_id})",
             [
                 *_head(record),
                 ui.Raw(tag("nav", *(tag("a", text, href=f"#{name}") for name, text in self.links))),
             ],
             self.main,
             [written_by(record)],
-            self.style,
         )
 
 
@@ -87,23 +88,52 @@ def write_report(store: Store, report: Report) -> str:
 
 
 def report_of(run: RunResults) -> Report:
-    main, links, style = [*_troubles(run), *_verdict(run)], [], ""
+    main, links = [*_troubles(run), *_verdict(run)], []
     for name in sorted(SECTIONS.names(), key=lambda name: (SECTIONS[name].order, name)):
         section = SECTIONS[name]
-        blocks = section.blocks(run)
-        if blocks:
+        if blocks := _blocks(section, run):
             main += [ui.Heading(section.heading, name=name), *blocks]
             links.append((name, section.title))
-            style += section.style(run)
-    return Report(run, main, links, style)
+    return Report(run, main, links)
+
+
+def run_page(run: RunResults) -> list[ui.Block]:
+    """A run that has ended, for Prefect: the report's head, its place, failures, the verdict, and
+    all stages."""
+    record = run.record
+    address = ""
+    if (place := record.report or "none").startswith("gs://"):
+        # browsers open an object of a bucket (for those who may read it), and no file
+        address = f" (https://storage.cloud.google.com/{place.removeprefix('gs://')})"
+    where = ui.Paragraph(("Report: ", ui.code(place), address))
+    store = ui.Paragraph(("Store: ", ui.code(record.store)))
+    return [*_head(record), where, store, *_troubles(run), *_verdict(run), stages_done(record)]
+
+
+def _blocks(section: Section, run: RunResults) -> Sequence[ui.Block]:
+    """A section's blocks; where an artifact of another version of its kind lacks what the section
+    reads, a statement of that."""
+    try:
+        return section.blocks(run)
+    except KeyError as error:
+        other = [
+            stage.name
+            for stage in run.stages.values()
+            if stage.manifest and stage.manifest.version != stage_kind(stage.spec.kind).version
+        ]
+        if not other:
+            raise
+        said = f"{listed(other)}: made by another version of Lyceum (without {error}). Run the"
+        return [trouble("Left out", f"{said} recipe again: what has not changed since is reused.")]
 
 
 def _head(record: RunRecord) -> list[ui.Block]:
-    tone = {"succeeded": "good", "failed": "bad", "cancelled": "bad"}.get(record.status, "flat")
+    said = run_status(record)
+    tones = {"succeeded": "good", **dict.fromkeys(("failed", "cancelled", "interrupted"), "bad")}
     began = strftime("%Y-%m-%d %H:%M UTC", gmtime(record.started))
     where = f" · {short_model(record.recipe.model)} on {record.target} · {began}"
     where += f" · {duration(record.finished - record.started)}" if record.finished else ""
-    status = ui.strong(record.status, tone), f"{where} · ", ui.code(record.run_id)
+    status = ui.strong(said, tones.get(said, "flat")), f"{where} · ", ui.code(record.run_id)
     return [ui.Heading(record.recipe.name, 1), ui.Paragraph(status)]
 
 
@@ -118,10 +148,14 @@ def _troubles(run: RunResults) -> Iterator[ui.Block]:
         " finished is reused.",
         "paused": "The deadline came before the run ended. The same command goes on from what is"
         " there.",
-        "running": "The run had not ended when this report was written.",
+        "interrupted": "The process of the run is gone. The same command goes on from what is"
+        " there.",
+        **dict.fromkeys(
+            ("running", "running?"), "The run had not ended when this report was written."
+        ),
     }
-    if run.record.status in ended:
-        yield ui.Box([ended[run.record.status]], "card failure")
+    if (status := run_status(run.record)) in ended:
+        yield ui.Box([ended[status]], "card failure")
     for name, problem in run.left_out.items():
         yield missing(name, problem, "report")
     for stage in run.stages.values():
@@ -163,8 +197,13 @@ def tiles(run: RunResults) -> list[ui.Box]:
 
 def _tile(run: RunResults, metric: Metric) -> ui.Box | None:
     effect = overall_effect(run, metric)
-    if effect is None:
-        return next(_levels(run, metric), None)
+    if effect is None:  # the level of the first model alone
+        for model in run.evaluated(metric.kind):
+            if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
+                basis = f"{model.name} {bounds(rate.interval)}; {amount(rate.n, 'prompt')}"
+                basis += "; nothing to compare with"
+                return _framed(metric, percent(rate.value), [ui.Paragraph(ui.small(basis))])
+        return None
     change, tone = effect.change, TONES[effect.direction]
     old, new = percent(change.before.value), percent(change.after.value)
     figure = ui.Span(f"{old} → ", "span", "from"), new
@@ -178,15 +217,6 @@ def _tile(run: RunResults, metric: Metric) -> ui.Box | None:
         suites.append((suite, (f"{old} → {new}", ui.small(gained, tone_of.replace("flat", "")))))
     inside = [ui.Paragraph(ui.strong(change_text(change), tone)), ui.Paragraph(ui.small(basis))]
     return _framed(metric, figure, [*inside, *([ui.Table(("", ""), suites)] if suites else [])])
-
-
-def _levels(run: RunResults, metric: Metric) -> Iterator[ui.Box]:
-    """The level of a model without another to compare with."""
-    for model in run.evaluated(metric.kind):
-        if rate := Rate.of(outcomes(model.items(metric.kind), metric).values()):
-            basis = f"{model.name} {bounds(rate.interval)}; {amount(rate.n, 'prompt')}"
-            basis += "; nothing to compare with"
-            yield _framed(metric, percent(rate.value), [ui.Paragraph(ui.small(basis))])
 
 
 def _framed(metric: Metric, figure: ui.Text, blocks: list[ui.Block]) -> ui.Box:

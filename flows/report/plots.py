@@ -10,7 +10,8 @@ are narrow (288 pt) so that labels stay readable on a phone.
 import functools
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,8 @@ def waterfall(steps: Sequence[Step], title: str) -> Figure:
             top = max(previous, step.level, previous + high)
         _label(axes, step.text, (position, 100 * top), (0, 4), ha="center")
         previous, highest = step.level, max(highest, top)
-    axes.set_xticks(range(len(steps)), [step.label for step in steps])
+    width = max(5, 48 // len(steps))
+    axes.set_xticks(range(len(steps)), [_wrapped(step.label, width) for step in steps])
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("% of held-out prompts")
     axes.set_ylim(0, max(1.0, 114 * highest))
@@ -147,16 +149,15 @@ def waterfall(steps: Sequence[Step], title: str) -> Figure:
 @_plot
 def forest(title: str, bars: Sequence[Bar]) -> Figure:
     """Differences with their intervals, one row each, around a line at zero."""
-    figure, axes = _figure(0.6 + 0.3 * len(bars))
+    labels = [_wrapped(bar.label) for bar in bars]
+    figure, axes = _figure(0.6 + (0.14 + 0.16 * _lines(labels)) * len(bars))
     axes.axvline(0, color=INK, linewidth=1)
     for position, bar in enumerate(bars):
         colour = COLOURS[bar.direction]
         axes.plot([100 * bar.low, 100 * bar.high], [position] * 2, color=colour, linewidth=2)
         axes.plot(100 * bar.value, position, color=colour, marker="o", markersize=6)
-    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
-    return _svg(figure, title)
+    axes.set_ylim(-0.5, len(bars) - 0.5)
+    return _of_rows(figure, axes, labels, title)
 
 
 @_plot
@@ -170,7 +171,7 @@ def curve(title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float
     window = max(1, *(-(-len(steps) // MOST_POINTS) for steps, _ in series.values()))
     for colour, (name, (steps, values)) in zip(SERIES, series.items(), strict=False):
         look: dict[str, Any] = {"marker": "o" if len(steps) < 25 else None, "markersize": 3}
-        look |= {"linewidth": 1.4, "color": colour, "label": name}
+        look |= {"linewidth": 1.4, "color": colour, "label": _wrapped(name)}
         axes.plot(_means(steps, window), _means(values, window), **look)
     axes.set_xlabel("step" if window == 1 else f"step (means of {window})")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -194,8 +195,10 @@ def at_k(title: str, models: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
         rate, low, high = (
             [100 * one[field] for one in by_k.values()] for field in ("rate", "low", "high")
         )
-        axes.plot(ks, rate, color=colour, marker="o", markersize=4, linewidth=1.4, label=name)
+        look: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4, "linewidth": 1.4}
+        axes.plot(ks, rate, **look, label=_wrapped(name))
         axes.fill_between(ks, low, high, color=colour, alpha=0.15, linewidth=0)
+    ks = sorted({int(k) for by_k in models.values() for k in by_k})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ks, [str(k) for k in ks])
     axes.set_xlabel("k")
@@ -229,31 +232,26 @@ def paired_bars(
     for offset, counts, colour, side in sides:
         places = [position + offset for position in positions]
         axes.barh(places, counts, height=0.36, color=colour, label=side)
-    axes.set_yticks(list(positions), labels)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("examples")
     figure.legend(loc="outside lower center", ncols=2)
-    return _svg(figure, title)
+    return _of_rows(figure, axes, labels, title)
 
 
 @_plot
 def stage_times(title: str, stages: Sequence[tuple[str, float, str]]) -> Figure:
     """Seconds per stage as horizontal bars: `(name, seconds, status)`; cached stages are grey,
     failed ones red."""
-    figure, axes = _figure(0.6 + 0.26 * len(stages))
+    labels = [_wrapped(name) for name, _, _ in stages]
+    figure, axes = _figure(0.6 + (0.1 + 0.16 * _lines(labels)) * len(stages))
     colours = {"ran": SERIES[0], "failed": BAD}
     longest = max((seconds for _, seconds, _ in stages), default=0.0) or 1.0
     for position, (_, seconds, status) in enumerate(stages):
         axes.barh(position, seconds, height=0.66, color=colours.get(status, MUTED))
         text = f"{seconds:.1f} s" if status == "ran" else f"{seconds:.1f} s, {status}"
         _label(axes, text, (seconds, position), (3, 0), va="center")
-    axes.set_yticks(range(len(stages)), [name for name, _, _ in stages])
     axes.set_xlim(0, longest * 1.35)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("seconds in this run")
-    return _svg(figure, title)
+    return _of_rows(figure, axes, labels, title)
 
 
 @_plot
@@ -272,7 +270,7 @@ def rate_plane(title: str, points: Sequence[Point], x_label: str, y_label: str) 
         side = "right" if x > 0.5 else "left"
         above = (7 if y < 0.8 else -11) + 12 * (number % 2)  # neighbours do not cover each other
         offset = -8 if side == "right" else 8, above
-        _label(axes, point.label, (100 * x, 100 * y), offset, ha=side)
+        _label(axes, _wrapped(point.label, 18), (100 * x, 100 * y), offset, ha=side)
     axes.set(xlim=(-4, 104), ylim=(-4, 104), xlabel=x_label, ylabel=y_label)
     return _svg(figure, title)
 
@@ -302,7 +300,12 @@ def _lineage(title: str, depth: Mapping[str, int], edges: Sequence[tuple[str, st
     layers: dict[int, list[str]] = {}
     for stage, layer in depth.items():
         layers.setdefault(layer, []).append(stage)
-    figure, axes = _figure(0.5 + 0.55 * len(layers))
+    labels = {
+        stage: _wrapped(stage, max(5, 60 // (len(stages) + 1) - 2))
+        for stages in layers.values()
+        for stage in stages
+    }
+    figure, axes = _figure(0.5 + (0.42 + 0.13 * _lines(labels.values())) * len(layers))
     place = {
         stage: ((index + 1) / (len(stages) + 1), -layer)
         for layer, stages in layers.items()
@@ -317,7 +320,7 @@ def _lineage(title: str, depth: Mapping[str, int], edges: Sequence[tuple[str, st
     for number, stage in enumerate(depth):
         x, y = place[stage]
         box = {"boxstyle": "round,pad=0.35", "facecolor": CARD, "edgecolor": _frame(number)}
-        axes.text(x, y, stage, ha="center", va="center", fontsize=8, bbox=box)
+        axes.text(x, y, labels[stage], ha="center", va="center", fontsize=8, bbox=box)
     axes.set(xlim=(0, 1), ylim=(-max(layers, default=0) - 0.5, 0.5))
     axes.axis("off")
     return _svg(figure, title)
@@ -330,6 +333,16 @@ of the page's bytes."""
 CURVE_MARGINS = {"left": 0.17, "right": 0.985, "bottom": 0.2, "top": 0.9}
 """Room around a curve for ticks of eight characters. There are dozens of curves, and fitting
 margins takes longer than drawing one."""
+
+
+def _wrapped(label: str, width: int = 24) -> str:
+    """A name in lines of at most `width` characters, which end after underscores where they can."""
+    return "\n".join(textwrap.wrap(label.replace("_", "_ "), width)).replace("_ ", "_")
+
+
+def _lines(labels: Iterable[str]) -> int:
+    """The lines of the label that has most."""
+    return max((label.count("\n") + 1 for label in labels), default=1)
 
 
 def _label(
@@ -347,6 +360,14 @@ def _figure(height: float, margins: Mapping[str, float] | None = None) -> "tuple
     if margins:
         figure.subplots_adjust(**margins)
     return figure, figure.add_subplot()
+
+
+def _of_rows(figure: "Drawing", axes: "Axes", labels: Sequence[str], title: str) -> Figure:
+    """A drawing whose rows have names, the first one at the top."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return _svg(figure, title)
 
 
 def _svg(figure: "Drawing", title: str) -> Figure:

@@ -14,12 +14,12 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
 
 from flows.recipe.resolve import ResolvedRecipe
-from flows.report.blocks import Block, Figure, walk
+from flows.report.blocks import Block, Figure, plain, walk
 from flows.report.markdown import markdown
-from flows.report.page import Report
+from flows.report.page import Report, run_page
 from flows.report.sample_choice import right_and_wrong, samples
-from flows.report.summaries import plan_page, run_page
-from flows.runs.wording import headline
+from flows.report.sections.samples import sample_blocks
+from flows.report.summaries import plan_page, stages_done
 from infra.store.objects import Damaged
 from infra.store.store import Store
 from infra.visible import visible
@@ -48,7 +48,8 @@ def publish(report: Report) -> None:
         with get_client(sync_client=True) as client:
             client.api_healthcheck()  # waits a moment for a server that is being started again
         drawn = [one for one in walk(report.main, folded=False) if isinstance(one, Figure)]
-        answers, run = right_and_wrong(samples(report.run)), f"run {record.run_id}"
+        answers = sample_blocks(right_and_wrong(samples(report.run)))
+        run = f"run {record.run_id}"
         key, said = _key(record, "stages"), f"Stages of {run}"
         create_table_artifact(table=stage_rows(record), key=key, description=said)
         publish_page(
@@ -84,14 +85,9 @@ def _key(record: RunRecord, name: str) -> str:
 
 def stage_rows(record: RunRecord) -> list[dict[str, Any]]:
     """One row per stage, for people."""
-    return [
-        {
-            "stage": stage.name,
-            "kind": stage.kind,
-            "status": stage.outcome,
-            "seconds": round(stage.seconds, 1),
-            "metrics": headline(stage.metrics),
-            "error": visible(stage.error or ""),
-        }
-        for stage in record.stages
-    ]
+    table = stages_done(record)
+    names = [plain(column.title) for column in table.heads]
+    rows = [dict[str, Any](zip(names, row, strict=True)) for row in table.rows]
+    for row, stage in zip(rows, record.stages, strict=True):
+        row |= {"seconds": round(stage.seconds, 1), "error": visible(stage.error or "")}
+    return rows

@@ -119,12 +119,19 @@ def cell(rate: Rate | Mean | None) -> Text:
     """A rate, or a mean, with its interval below it."""
     if rate is None:
         return "–"
+    if isinstance(rate, Mean) and rate.n == 1:
+        return level(rate.value, quantity=True), small("one value")
     return level_text(rate.value, rate.interval, isinstance(rate, Mean))
 
 
 def level_text(value: float, interval: Interval, quantity: bool = False) -> Text:
     """A rate, or the mean of a quantity, with its interval below it."""
     return level(value, quantity), small(bounds(interval, quantity=quantity))
+
+
+def unit_label(label: str, quantity: bool) -> Text:
+    """A metric's label in a table whose differences are points, unless it has a unit of its own."""
+    return (label, small("in its own unit")) if quantity else label
 
 
 def change_cell(

@@ -13,7 +13,6 @@ from typing import Literal
 
 from markupsafe import escape
 
-from flows.report.blocks import Block, Code, Details, Heading, Span, small
 from flows.runs.effects import CORRECT, EXACT
 from flows.runs.results import RunResults
 from flows.runs.wording import figure
@@ -22,6 +21,8 @@ from schemas.evaluation import HELDOUT, EvalItem
 
 Verdict = Callable[[EvalItem], float | None]
 """Whether an answer is right; None: unknown."""
+Answered = dict[tuple[str, str, str], EvalItem]
+"""A prompt's identity -> a model's answer."""
 
 PER_OUTCOME = 12
 _BUDGET = 2_000_000
@@ -78,28 +79,15 @@ def samples(run: RunResults) -> list[Sample]:
         for sample in filter(None, rank):
             left -= sample.size
             if left > 0:
-                chosen.add(sample.id)
-    return [sample for turn in turns for sample in turn if sample.id in chosen]
+                chosen.add(id(sample))
+    return [sample for turn in turns for sample in turn if id(sample) in chosen]
 
 
-def answer_blocks(answer: Answer) -> list[Block]:
-    """One model's answer."""
-    notes: list[Span] = [small(f"({', '.join(answer.notes)})")] if answer.notes else []
-    return [Heading((f"{answer.model}: {answer.mark} ", *notes), 4), Code(answer.text)]
-
-
-def right_and_wrong(shown: Sequence[Sample]) -> list[Block]:
+def right_and_wrong(shown: Sequence[Sample]) -> list[Sample]:
     """Choose from each group of prompts one that the last model got right and one that it got
     wrong."""
     chosen = {(sample.group, sample.mark): sample for sample in reversed(shown)}
-    found: list[Block] = []
-    for sample in reversed(chosen.values()):
-        quoted: list[Block] = [Heading("prompt", 4), Code(sample.prompt)]
-        quoted += [Heading("reference", 4), Code(sample.reference)]
-        answers = [block for answer in sample.answers for block in answer_blocks(answer)]
-        summary = f"{sample.group}, {sample.mark}: {sample.title}"
-        found.append(Details(summary, [*quoted, *answers]))
-    return found
+    return [*reversed(chosen.values())]
 
 
 def _well_done(item: EvalItem) -> bool | None:
@@ -113,28 +101,22 @@ def _well_done(item: EvalItem) -> bool | None:
 
 def _turns(run: RunResults, kind: str, right: Verdict) -> Iterator[Iterable[Sample]]:
     """The first samples of each group and outcome."""
-    by_suite: dict[str, dict[str, dict[str, EvalItem]]] = {}
+    by_suite: dict[str, dict[str, Answered]] = {}
     for model in run.shown(kind):
         for item in model.items(kind):
-            by_suite.setdefault(item.suite, {}).setdefault(model.name, {})[item.id] = item
+            by_suite.setdefault(item.suite, {}).setdefault(model.name, {})[item.identity] = item
     for answered in by_suite.values():
-        yield from _of_suite(answered, right)
-
-
-def _of_suite(
-    answered: Mapping[str, Mapping[str, EvalItem]], right: Verdict
-) -> Iterator[Iterable[Sample]]:
-    models = list(answered.values())
-    first, last = models[0], models[-1]
-    by_outcome: dict[tuple[str, Mark, Mark], list[str]] = {}
-    for prompt in sorted(set.intersection(*map(set, models))):
-        outcome = _mark(first[prompt], right), _mark(last[prompt], right)
-        by_outcome.setdefault((_group(last[prompt]), *outcome), []).append(prompt)
-    for (group, *_), prompts in sorted(by_outcome.items()):
-        yield [
-            _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
-            for prompt in prompts[:PER_OUTCOME]
-        ]
+        models = list(answered.values())
+        first, last = models[0], models[-1]
+        by_outcome: dict[tuple[str, Mark, Mark], list[tuple[str, str, str]]] = {}
+        for prompt in sorted(set.intersection(*map(set, models))):
+            outcome = _mark(first[prompt], right), _mark(last[prompt], right)
+            by_outcome.setdefault((_group(last[prompt]), *outcome), []).append(prompt)
+        for (group, *_), prompts in sorted(by_outcome.items()):
+            yield [
+                _sample(group, {model: items[prompt] for model, items in answered.items()}, right)
+                for prompt in prompts[:PER_OUTCOME]
+            ]
 
 
 def _sample(group: str, items: Mapping[str, EvalItem], right: Verdict) -> Sample:

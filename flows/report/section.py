@@ -2,7 +2,7 @@
 `flows/report/sections/`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flows.report.blocks import Block
 from flows.runs.results import RunResults
@@ -18,14 +18,12 @@ class Section:
         heading: its heading.
         order: sections with lower numbers come first.
         blocks: its content for a run; empty when the run has none.
-        style: CSS for it.
     """
 
     title: str
     heading: str
     order: int
     blocks: Callable[[RunResults], Sequence[Block]]
-    style: Callable[[RunResults], str] = field(default=lambda run: "")
 
 
 SECTIONS: Family[Section] = Family("flows.report.sections", Section)

@@ -9,7 +9,7 @@ from flows.report.html import page, write_page
 from flows.report.page import trouble, written_by
 from flows.report.rates import cell, change_cell, level_text
 from flows.runs.effects import METRICS, Change, Metric, Part
-from flows.runs.record import left, run_folder
+from flows.runs.record import left, run_folder, run_status
 from flows.runs.replicates import Level, Over, Replicates
 from flows.runs.wording import (
     TONES,
@@ -73,7 +73,8 @@ def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Blo
             if inside := runs.parts(metric):
                 table = parts_table(inside, [(one.stage, one.since) for one in stages])
                 yield ui.Details("By suite and domain", [table])
-    yield from ui.grid(_forests({metric: stages for metric, (_, stages) in found.items()}))
+    rates = ((metric, stages) for metric, (_, stages) in found.items() if not metric.quantity)
+    yield from ui.grid([_forest(metric, stages) for metric, stages in rates if stages])
     yield ui.Paragraph(_NOTE, "note")
     yield from _levels(runs)
     yield ui.Heading("Runs")
@@ -94,8 +95,8 @@ def _troubles(records: Mapping[int, RunRecord], absent: Mapping[int, str]) -> It
         if failed:
             yield trouble(f"Seed {seed} failed", "\n".join(failed))
         elif record.status != "succeeded":
-            rest = f"left: {listed(left(record))}; the same command goes on"
-            yield trouble(f"Seed {seed}: {record.status}", rest)
+            rest = f"left: {listed(left(record)) or 'nothing'}; the same command goes on"
+            yield trouble(f"Seed {seed}: {run_status(record)}", rest)
 
 
 def verdicts(runs: Replicates) -> Iterator[tuple[Tone, ui.Text]]:
@@ -166,20 +167,13 @@ def parts_table(found: Sequence[Over], stages: Sequence[tuple[str, str]]) -> ui.
     return ui.Table((ui.Column("prompts", "text"), *titles), rows)
 
 
-def _forests(found: Mapping[Metric, Sequence[Over]]) -> list[ui.Figure]:
-    """The means of each rate that has more than one."""
-    drawn = []
-    for metric, stages in found.items():
-        if stages and not metric.quantity:
-            bars = [
-                plots.Bar(
-                    one.stage, one.spread.mean, **asdict(one.interval), direction=one.direction
-                )
-                for one in stages
-            ]
-            title = f"{metric.label.capitalize()}: mean over seeds, percentage points"
-            drawn.append(plots.forest(title, bars))
-    return drawn
+def _forest(metric: Metric, stages: Sequence[Over]) -> ui.Figure:
+    """The means of a rate."""
+    bars = [
+        plots.Bar(one.stage, one.spread.mean, **asdict(one.interval), direction=one.direction)
+        for one in stages
+    ]
+    return plots.forest(f"{metric.label.capitalize()}: mean over seeds, percentage points", bars)
 
 
 def _levels(runs: Replicates) -> Iterator[ui.Block]:
@@ -216,5 +210,5 @@ def _runs_table(records: Mapping[int, RunRecord]) -> ui.Table:
         made = sum(stage.status == "ran" for stage in record.stages)
         reused = sum(stage.status == "cached" for stage in record.stages)
         stages = f"{made} ran, {reused} reused"
-        rows.append((str(seed), ui.code(record.run_id), record.status, stages, took))
+        rows.append((str(seed), ui.code(record.run_id), run_status(record), stages, took))
     return ui.Table(("seed", *ui.words("run", "status", "stages"), "time"), rows)

@@ -7,9 +7,9 @@ from typing import Any
 from flows.recipe import explain
 from flows.recipe.resolve import ResolvedRecipe
 from flows.report import blocks as ui
-from flows.report.verdict import stage_verdicts, verdict, verdict_table
-from flows.runs.results import RunResults
-from flows.runs.wording import Tone, amount, duration, headline
+from flows.runs.forecast import Forecast
+from flows.runs.wording import duration, headline
+from infra.context import context
 from infra.store.store import Store
 from schemas.reports import RunRecord
 
@@ -24,37 +24,6 @@ def stages_done(record: RunRecord, title: str = "") -> ui.Table:
         for stage in record.stages
     ]
     return ui.Table(("stage", "kind", "status", "seconds", "metrics"), rows, title)
-
-
-def run_page(run: RunResults) -> Iterator[ui.Block]:
-    """A run that has ended: failures, gains, time, and the report's place."""
-    record = run.record
-    seconds = (record.finished or record.started) - record.started
-    yield ui.Heading(f"{record.recipe.name}: {record.status}", 1)
-    took = f" took {duration(seconds)}."
-    yield ui.Paragraph(
-        ("Run ", ui.code(record.run_id), " on target ", ui.code(record.target), took)
-    )
-    yield ui.Paragraph(("Report: ", ui.code(record.report or "none"), _address(record.report)))
-    yield ui.Paragraph(("Store: ", ui.code(record.store)))
-    for stage in record.stages:
-        if stage.error:
-            yield ui.Paragraph((ui.strong(stage.name), f" ({stage.outcome}):"))
-            yield ui.Code(stage.error)
-    if whole := verdict(run):
-        yield ui.Paragraph(whole.spoken)
-    if (table := verdict_table(run)).rows:
-        yield table
-    yield ui.Sentences([(one.tone, one.spoken) for one in stage_verdicts(run)])
-    yield stages_done(record)
-
-
-def _address(report: str | None) -> str:
-    """A link, if browsers can open it: they open an object of a bucket (for those who may read it),
-    but no file from a server's page."""
-    if report is None or not report.startswith("gs://"):
-        return ""
-    return f" (https://storage.cloud.google.com/{report.removeprefix('gs://')})"
 
 
 def stages_planned(
@@ -78,31 +47,20 @@ def plan_page(resolved: ResolvedRecipe, store: Store, target: str) -> Iterator[u
     outlooks = explain.outlook(resolved, store)
     neighbours = explain.Neighbours(outlooks, store)
     stages = neighbours.plans(resolved, target)
-    seconds = explain.total([stage["seconds"] for stage in stages])
-    runs = sum(not stage["cached"] for stage in stages)
-    expected = "how long that takes is not known"
-    if seconds is not None:
-        expected = f"expected to take {duration(seconds)}, judging by earlier runs"
-    some = f"{runs} of {amount(len(stages), 'stage')} will run; {expected}."
-    yield some if runs else f"Cached: {amount(len(stages), 'stage')}; nothing will run."
+    slots = context().settings.parallel_jobs
+    yield from Forecast(resolved.recipe, stages, planned=False, slots=slots).lines()
     yield stages_planned(stages)
-    differing: list[tuple[Tone, ui.Text]] = []
+    differing: list[tuple[ui.Text, ...]] = []
     for one in outlooks:
         waits = one.key is None or one.manifest is not None
         near = None if waits else neighbours.nearest(one.stage.name)
-        if near:
-            name = ui.strong(one.stage.name)
-            said = " differs from its nearest artifact in "
-            differing.append(("plain", (name, said, *_differences(near[1]))))
-    yield ui.Sentences(differing)
-
-
-def _differences(found: Sequence[explain.Difference]) -> Iterator[Any]:
-    for place, one in enumerate(found[:MOST_DIFFERENCES]):
-        yield "; " if place else ""
-        yield ui.code(_short(one.field))
-        yield f": {_short(one.there)} → {_short(one.here)}"
-    yield "; ..." if len(found) > MOST_DIFFERENCES else ""
+        name, found = one.stage.name, near[1] if near else []
+        for field in found[:MOST_DIFFERENCES]:
+            short = ui.code(_short(field.field)), _short(field.there), _short(field.here)
+            differing.append((name, *short))
+        differing += [(name, "...", "", "")] * (len(found) > MOST_DIFFERENCES)
+    if differing:
+        yield ui.Table(("stage", *ui.words("differs in", "nearest artifact", "here")), differing)
 
 
 def _short(value: Any, most: int = 60) -> str:

@@ -166,7 +166,7 @@ def _stages(run: RunResults, metric: Metric) -> Iterator[str]:
     trained = [model.name for model in run.models.values() if model.parent is not None]
     silent = [name for name in trained if name not in effects]
     if absent := [name for name in silent if not run.models[name].evaluations]:
-        yield f"Of {listed(absent)} alone nothing can be said: not evaluated."
+        yield f"Of {listed(absent)} alone nothing can be said: no evaluation."
     if alone := [name for name in silent if name not in absent]:
         said = f"alone nothing can be said in {metric.label}"
         yield f"Of {listed(alone)} {said}: not compared with a model before {_them(alone)}."
@@ -197,8 +197,9 @@ def _safety(run: RunResults) -> Iterator[str]:
         change = overall_effect(run, SAFE)
         before = ""
         if change:
-            level = percent(change.change.before.value)
-            before = f" ({level} {_start(change, 'training')})"
+            level, n = percent(change.change.before.value), change.change.before.n
+            of = f" of {n:,}" if n != safe.n else ""
+            before = f" ({level}{of} {_start(change, 'training')})"
         whose = "" if models[-1].name == [*run.models][-1] else f" of {models[-1].name}"
         asked = amount(safe.n, "answer") + (" is" if safe.n == 1 else " are")
         yield f"Safety{whose}: {percent(safe.value)} of {asked} safe{before}."
@@ -241,8 +242,9 @@ def _took(run: RunResults) -> str:
     took = duration(sum(execution.get("seconds", 0.0) for execution in made))
     text = f"The run took {duration(record.finished - record.started)} on {record.target}"
     if reused:
-        text += f" and reused {reused} of {len(record.stages)} stages (making all of them took"
-        text += f" {took})"
+        whole = len(made) == len(run.stages)
+        text += f" and reused {reused} of {amount(len(run.stages), 'stage')}"
+        text += f" (making all of them took {took})" if whole else ""
     costs = [stage.cost_usd for stage in record.stages if stage.cost_usd is not None]
     return text + (f" and cost {sum(costs):,.2f} US dollars by list price." if costs else ".")
 
@@ -267,7 +269,7 @@ _SILENT = "so nothing can be said about its effect."
 
 def _stage(run: RunResults, name: str, effects: Sequence[Effect]) -> Sentence:
     if not run.models[name].evaluations:
-        status, reason = run.stages[name].status, "was not evaluated in this run"
+        status, reason = run.stages[name].status, "has no evaluation to read"
         reason = reason if status in ("ran", "cached") else f"has no model ({status})"
         return Sentence(name, f"{reason}, {_SILENT}", "plain")
     if not effects:
@@ -303,15 +305,10 @@ def _would_show(change: Change) -> str:
 
 def verdict_table(run: RunResults) -> Table:
     """Every metric of the first evaluated model against the last."""
-    effects = [effect for metric in METRICS if (effect := overall_effect(run, metric))]
-    rows = [
-        (
-            effect.metric.label,
-            f"{effect.since}: {rate_text(effect.change.before)}",
-            f"{effect.stage}: {rate_text(effect.change.after)}",
-            change_text(effect.change),
-            sample_text(effect.change),
-        )
-        for effect in effects
-    ]
+    rows = []
+    for effect in filter(None, (overall_effect(run, metric) for metric in METRICS)):
+        change, sides = effect.change, {effect.since: effect.change.before}
+        sides[effect.stage] = change.after
+        levels = (f"{name}: {rate_text(one.value, one.interval)}" for name, one in sides.items())
+        rows.append((effect.metric.label, *levels, change_text(change), sample_text(change)))
     return Table(("held out", "before", "after", "change", "over"), rows)

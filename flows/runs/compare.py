@@ -25,6 +25,7 @@ from flows.runs.effects import (
     parts,
 )
 from flows.runs.pairing import over_seeds, pairing
+from flows.runs.record import run_status
 from flows.runs.replicates import group_of
 from flows.runs.results import Model, RunResults, StageOutput, read_results
 from flows.runs.wording import TONES, Tone, change_text, sample_text
@@ -69,10 +70,7 @@ def compare_runs(
 
 
 def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
-    both = [
-        (name, first.stages.get(name), second.stages.get(name))
-        for name in dict.fromkeys([*first.stages, *second.stages])
-    ]
+    names = dict.fromkeys([*first.stages, *second.stages])
     return {
         "a": _summary(first.record),
         "b": _summary(second.record),
@@ -84,7 +82,7 @@ def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
             for row in _metric_rows(first, second, metric)
         ],
         "recipes": list(_recipe_differences(first, second)),
-        "stages": [_stage_row(*stages) for stages in both],
+        "stages": [_stage_row(n, first.stages.get(n), second.stages.get(n)) for n in names],
         "left_out": {
             f"{run.record.run_id}/{name}": why
             for run in (first, second)
@@ -100,7 +98,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "recipe": record.recipe.name,
         "model": record.recipe.model,
         "target": record.target,
-        "status": record.status,
+        "status": run_status(record),
         "seconds": record.finished - record.started if record.finished else None,
         "cost_usd": sum(costs) if costs else None,
     }
@@ -114,7 +112,7 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
         for metric in metrics_of(first, second)
         if (ours := first.evaluated(metric.kind)) and (theirs := second.evaluated(metric.kind))
     }
-    found = {metric: _change(first, *pair, metric, ALL) for metric, pair in last.items()}
+    found = {metric: _change(first, pair, metric, ALL) for metric, pair in last.items()}
     changes = {metric: change for metric, change in found.items() if change}
     p = corrected(changes)
     words = {"gain": "better", "loss": "worse", "unclear": "no measurable difference"}
@@ -124,7 +122,7 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
         tone: Tone = "plain"
         if metric not in changes:
             said = "not comparable, one side has too few answers that count."
-        elif _artifacts(before, metric) == _artifacts(after, metric):
+        elif _same_answers((before, after), metric):
             said = "the same answers, one artifact serves both runs."
         else:
             change, direction = changes[metric], direction_of(changes[metric].interval, p[metric])
@@ -133,25 +131,20 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
         yield {"text": f"{metric.label} ({names}): {said}", "tone": tone}
 
 
-def _change(
-    first: RunResults, before: Model, after: Model, metric: Metric, part: Part
-) -> Change | None:
-    old, new = (outcomes(model.items(metric.kind), metric, part) for model in (before, after))
+def _change(first: RunResults, both: Sequence[Model], metric: Metric, part: Part) -> Change | None:
+    old, new = (outcomes(model.items(metric.kind), metric, part) for model in both)
     return change_between(old, new, first.record.recipe.seed, quantity=metric.quantity)
 
 
 def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Iterator[dict[str, Any]]:
-    pairs = list(_matched_models(first, second, metric))
-    items = [item for _, *both in pairs for model in both for item in model.items(metric.kind)]
-    same = {
-        name: _artifacts(one, metric) == _artifacts(other, metric) for name, one, other in pairs
-    }
+    pairs = _matched_models(first, second, metric)
+    items = [item for both in pairs.values() for model in both for item in model.items(metric.kind)]
     for family in ([ALL], parts(items)):
         changes = {
             (name, part): change
-            for name, before, after in pairs
+            for name, both in pairs.items()
             for part in family
-            if (change := _change(first, before, after, metric, part))
+            if (change := _change(first, both, metric, part))
         }
         p = corrected(changes)
         for (name, part), change in changes.items():
@@ -164,22 +157,28 @@ def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Itera
                 "p": p[name, part],
                 "paired": change.paired,
                 "direction": direction_of(change.interval, p[name, part]),
-                "same_answers": same[name],
+                "same_answers": _same_answers(pairs[name], metric),
             }
 
 
-def _artifacts(model: Model, metric: Metric) -> list[str]:
-    return [stage.manifest.digest for stage in model.evaluations[metric.kind] if stage.manifest]
+def _same_answers(both: Sequence[Model], metric: Metric) -> bool:
+    """Whether the same artifacts have the answers of both."""
+    one, other = (
+        [stage.manifest.digest for stage in model.evaluations[metric.kind] if stage.manifest]
+        for model in both
+    )
+    return one == other
 
 
 def _matched_models(
     first: RunResults, second: RunResults, metric: Metric
-) -> Iterator[tuple[str, Model, Model]]:
+) -> dict[str, tuple[Model, Model]]:
     ours, theirs = first.evaluated(metric.kind), second.evaluated(metric.kind)
     by_name = {model.name: model for model in theirs}
-    yield from ((model.name, model, by_name[model.name]) for model in ours if model.name in by_name)
+    found = {one.name: (one, by_name[one.name]) for one in ours if one.name in by_name}
     if ours and theirs and ours[-1].name != theirs[-1].name:
-        yield f"{ours[-1].name} / {theirs[-1].name}", ours[-1], theirs[-1]
+        found[f"{ours[-1].name} / {theirs[-1].name}"] = ours[-1], theirs[-1]
+    return found
 
 
 def _rate(rate: Rate | Mean) -> dict[str, float]:
@@ -188,8 +187,8 @@ def _rate(rate: Rate | Mean) -> dict[str, float]:
 
 def _recipe_differences(first: RunResults, second: RunResults) -> Iterator[dict[str, Any]]:
     ours, theirs = (
-        {"name": run.name, "model": run.model, "seed": run.seed}
-        for run in (first.record.recipe, second.record.recipe)
+        flat("", run.record.recipe.model_dump(mode="json", exclude={"stages"}, exclude_none=True))
+        for run in (first, second)
     )
     for name in dict.fromkeys([*first.stages, *second.stages]):
         one, other = first.stages.get(name), second.stages.get(name)
@@ -217,13 +216,9 @@ def _stage_fields(stage: StageOutput | None, resolved: bool) -> dict[str, Any]:
 
 
 def _stage_row(name: str, ours: StageOutput | None, theirs: StageOutput | None) -> dict[str, Any]:
-    keys = [stage.record.artifact if stage and stage.record else None for stage in (ours, theirs)]
-    return {
-        "stage": name,
-        "a": _stage_side(ours),
-        "b": _stage_side(theirs),
-        "same_artifact": keys[0] is not None and keys[0] == keys[1],
-    }
+    one, other = (side.record.artifact if side and side.record else None for side in (ours, theirs))
+    same = one is not None and one == other
+    return {"stage": name, "a": _stage_side(ours), "b": _stage_side(theirs), "same_artifact": same}
 
 
 ABSENT_STAGE = {"status": "not in the recipe", "seconds": None, "made_in": None, "cost_usd": None}

@@ -199,7 +199,7 @@ def change_between(
     before: Mapping[Any, Any], after: Mapping[Any, Any], seed: int, *, quantity: bool = False
 ) -> Change | None:
     """The change from `before` to `after` (a prompt's identity -> outcome), None when either side
-    has no items, or, of quantities that are not paired, fewer than two. `seed` draws the
+    has no items, or, of quantities, fewer than two, of which nothing is known. `seed` draws the
     bootstrap."""
     if not before or not after:
         return None
@@ -211,12 +211,11 @@ def change_between(
         old, new = list(before.values()), list(after.values())
     if quantity:
         return _change_of_means(old, new, seed, paired)
+    one, other = Rate(sum(old), len(old)), Rate(sum(new), len(new))
     if paired:
-        rates = Rate(sum(old), len(old)), Rate(sum(new), len(new))
-        changed = sum(one != other for one, other in zip(old, new, strict=True))
+        changed = sum(was != now for was, now in zip(old, new, strict=True))
         interval = paired_bootstrap(old, new, seed=seed)
-        return Change(*rates, interval, paired=True, p=mcnemar(old, new), changed=changed)
-    one, other = Rate(sum(before.values()), len(before)), Rate(sum(after.values()), len(after))
+        return Change(one, other, interval, paired=True, p=mcnemar(old, new), changed=changed)
     interval = newcombe(one.successes, one.n, other.successes, other.n)
     return Change(one, other, interval, paired=False, p=_score_test(one, other))
 
@@ -225,7 +224,7 @@ def _change_of_means(
     old: Sequence[float], new: Sequence[float], seed: int, paired: bool
 ) -> Change | None:
     before, after = Mean.of(old), Mean.of(new)
-    if before is None or after is None:
+    if before is None or after is None or min(before.n, after.n) < 2:
         return None
     if paired:
         gaps = [one - other for one, other in zip(new, old, strict=True)]
@@ -257,37 +256,35 @@ def holm_by_key(p: Mapping[Key, float]) -> dict[Key, float]:
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Trained stage -> its effect over all prompts, where it and a model before it were
     evaluated."""
-    return {one.stage: one for one in _family(run, metric, "stages", (ALL,)).get(ALL, ())}
+    return _family(run, metric, "stages", (ALL,)).get(ALL, {})
 
 
 def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
     """Part -> trained stage -> its effect there."""
-    found = _family(run, metric, "stages", _parts_of(run, metric))
-    return {part: {one.stage: one for one in effects} for part, effects in found.items()}
+    return _family(run, metric, "stages", _parts_of(run, metric))
 
 
 def effects_over_examples(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Model that was shown worked examples -> the lead of the last evaluated model, which was shown
     none, over all prompts. Corrected for their number."""
-    return {one.since: one for one in _family(run, metric, "examples", (ALL,)).get(ALL, ())}
+    return _family(run, metric, "examples", (ALL,)).get(ALL, {})
 
 
 def part_effects_over_examples(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
     """Part -> `effects_over_examples` there."""
-    found = _family(run, metric, "examples", _parts_of(run, metric))
-    return {part: {one.since: one for one in effects} for part, effects in found.items()}
+    return _family(run, metric, "examples", _parts_of(run, metric))
 
 
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
     """The change from the first evaluated model to the last; None with fewer than two."""
-    return next(iter(_family(run, metric, "ends", (ALL,)).get(ALL, ())), None)
+    return next(iter(_family(run, metric, "ends", (ALL,)).get(ALL, {}).values()), None)
 
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
     """Suite -> the overall effect there, where there are several; corrected for their number."""
     suites = tuple(part for part in _parts_of(run, metric) if part.domain is None)
     found = _family(run, metric, "ends", suites)
-    return {part.suite or "": effect for part, [effect] in found.items()}
+    return {part.suite or "": one for part, effects in found.items() for one in effects.values()}
 
 
 def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
@@ -317,8 +314,9 @@ def _compared(run: RunResults, kind: str, what: Comparison) -> list[tuple[Model,
 @lru_cache(maxsize=6 * len(METRICS))  # enough for one run, so that each is computed once
 def _family(
     run: RunResults, metric: Metric, what: Comparison, looks: tuple[Part, ...]
-) -> dict[Part, list[Effect]]:
-    """The effects in each part, corrected over all of them."""
+) -> dict[Part, dict[str, Effect]]:
+    """The effects in each part, corrected over all of them, by their stages; those over examples by
+    the model that was shown some."""
     changes: dict[tuple[Part, str, str], Change] = {}
     items: dict[str, list[EvalItem]] = {}
     pairs = _compared(run, metric.kind, what)
@@ -331,8 +329,8 @@ def _family(
             sides = judged[before], judged[after]
             if change := change_between(*sides, seed, quantity=metric.quantity):
                 changes[part, before, after] = change
-    p, found = corrected(changes), dict[Part, list[Effect]]()
+    p, found = corrected(changes), dict[Part, dict[str, Effect]]()
     for (part, before, after), change in changes.items():
         effect = Effect(after, before, metric, change, p[part, before, after])
-        found.setdefault(part, []).append(effect)
+        found.setdefault(part, {})[before if what == "examples" else after] = effect
     return found

@@ -12,11 +12,11 @@ same runs would have given unpaired.
 from dataclasses import asdict
 from typing import Any
 
-from flows.runs.effects import ALL, Metric, direction_of, holm_by_key, metrics_of
+from flows.runs.effects import ALL, Metric, direction_of, metrics_of
 from flows.runs.replicates import Replicates, spread_of
 from flows.runs.results import RunResults
 from flows.runs.wording import listed
-from tasks.statistics.intervals import Interval
+from tasks.statistics.intervals import Interval, holm
 from tasks.statistics.means import welch
 
 
@@ -65,31 +65,27 @@ def over_seeds(first: Replicates, second: Replicates) -> dict[str, Any]:
     seeds = [seed for seed in first.runs if seed in second.runs]
     rows = []
     for metric in metrics_of(*first.runs.values(), *second.runs.values()):
-        found = {row["model"]: row for row in _rows(first, second, metric, seeds)}
-        p = holm_by_key({model: row["p"] for model, row in found.items()})
-        for model, row in found.items():
-            row["p"] = p[model]
-            row["direction"] = direction_of(Interval(row["low"], row["high"]), p[model])
-            rows.append(row)
+        found = _rows(first, second, metric)
+        for row, p in zip(found, holm([row["p"] for row in found]), strict=True):
+            row |= {"p": p, "direction": direction_of(Interval(row["low"], row["high"]), p)}
+        rows += found
     return {"seeds": seeds if len(seeds) > 1 else [], "metrics": rows}
 
 
-def _rows(
-    first: Replicates, second: Replicates, metric: Metric, seeds: list[int]
-) -> list[dict[str, Any]]:
-    ours, theirs = first.rates(metric), second.rates(metric)
+def _rows(first: Replicates, second: Replicates, metric: Metric) -> list[dict[str, Any]]:
+    theirs = second.rates(metric)
     rows = []
-    for model in (model for model in ours if model in theirs):
-        before, after = ours[model], theirs[model]
+    for model, before in first.rates(metric).items():
+        after = theirs.get(model, {})
         sides = [[one.value for one in side.values()] for side in (before, after)]
         independent = welch(sides[0], sides[1])
-        both = [seed for seed in seeds if seed in before and seed in after]
+        if independent is None:  # one group has fewer than two
+            continue
+        both = [seed for seed in before if seed in after]
         spread = spread_of(
             [side[seed] for side in (before, after) for seed in both],
             [after[seed].value - before[seed].value for seed in both],
         )
-        if independent is None:
-            continue
         unpaired, p = independent
         rows.append(
             {

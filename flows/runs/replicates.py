@@ -66,11 +66,10 @@ class Over:
 
 @dataclass(frozen=True)
 class Level:
-    """A model's rate, or mean, over seeds. `rates`: seed -> that of its run."""
+    """A model's rate, or mean, over seeds and all prompts. `rates`: seed -> that of its run."""
 
     model: str
     metric: Metric
-    part: Part
     rates: dict[int, Rate | Mean]
     spread: Spread
 
@@ -97,56 +96,54 @@ class Replicates:
 
     def stages(self, metric: Metric) -> list[Over]:
         """Each trained stage's effect over all prompts, for stages that two runs or more know."""
-        return self._over(metric, lambda run: {ALL: stage_effects(run, metric).values()})
+        return self._over(metric, lambda run: {ALL: stage_effects(run, metric)})
 
     def parts(self, metric: Metric) -> list[Over]:
         """Each trained stage's effect in every suite and domain."""
-        return self._over(
-            metric,
-            lambda run: {part: one.values() for part, one in part_effects(run, metric).items()},
-        )
+        return self._over(metric, lambda run: part_effects(run, metric))
 
     def overall(self, metric: Metric) -> list[Over]:
         """The change from the first evaluated model to the last."""
 
-        def ends(run: RunResults) -> dict[Part, Iterable[Effect]]:
+        def ends(run: RunResults) -> dict[Part, dict[str, Effect]]:
             effect = overall_effect(run, metric)
-            return {ALL: [effect] if effect else []}
+            return {ALL: {effect.stage: effect}} if effect else {}
 
         return self._over(metric, ends)
 
-    def levels(self, metric: Metric, part: Part = ALL) -> list[Level]:
-        """Each model's level, base first."""
+    def levels(self, metric: Metric) -> list[Level]:
+        """Each model's level over all prompts, base first."""
         return [
-            Level(model, metric, part, rates, spread)
-            for model, rates in self.rates(metric, part).items()
+            Level(model, metric, rates, spread)
+            for model, rates in self.rates(metric).items()
             if (spread := spread_of(rates.values(), [one.value for one in rates.values()]))
         ]
 
-    def rates(self, metric: Metric, part: Part = ALL) -> dict[str, dict[int, Rate | Mean]]:
-        """Model -> seed -> its rate or mean."""
+    def rates(self, metric: Metric) -> dict[str, dict[int, Rate | Mean]]:
+        """Model -> seed -> its rate or mean over all prompts."""
         found: dict[str, dict[int, Rate | Mean]] = {}
         for seed, run in self.runs.items():
             for model in run.evaluated(metric.kind):
-                values = list(outcomes(model.items(metric.kind), metric, part).values())
+                values = list(outcomes(model.items(metric.kind), metric).values())
                 rate = Mean.of(values) if metric.quantity else Rate.of(values)
                 if rate is not None:
                     found.setdefault(model.name, {})[seed] = rate
         return found
 
     def _over(
-        self, metric: Metric, of: Callable[[RunResults], Mapping[Part, Iterable[Effect]]]
+        self, metric: Metric, of: Callable[[RunResults], Mapping[Part, Mapping[str, Effect]]]
     ) -> list[Over]:
         """The effects of one family, corrected over all of them."""
         found: dict[tuple[Part, str, str], dict[int, Effect]] = {}
         for seed, run in self.runs.items():
             for part, effects in of(run).items():
-                for one in effects:
+                for one in effects.values():
                     found.setdefault((part, one.stage, one.since), {})[seed] = one
+        changes = {place: [one.change for one in its.values()] for place, its in found.items()}
         spreads = {
             place: spread
-            for place, effects in found.items()
-            if (spread := _spread_of_effects(effects.values()))
+            for place, its in changes.items()
+            if (spread := spread_of([one.after for one in its], [one.delta for one in its]))
         }
         p = holm_by_key({place: spread.p for place, spread in spreads.items()})
         return [
@@ -154,11 +151,6 @@ class Replicates:
             for place, spread in spreads.items()
             for part, stage, since in [place]
         ]
-
-
-def _spread_of_effects(effects: Iterable[Effect]) -> Spread | None:
-    changes = [one.change for one in effects]
-    return spread_of([one.after for one in changes], [one.delta for one in changes])
 
 
 def spread_of(rates: Iterable[Rate | Mean], values: list[float]) -> Spread | None:
@@ -201,7 +193,7 @@ def told(runs: Replicates) -> dict[str, Any]:
 def _effect_row(one: Over) -> dict[str, Any]:
     changes = {str(seed): effect.change for seed, effect in one.effects.items()}
     return {
-        **_row(one),
+        **_row(one, one.part),
         "stage": one.stage,
         "since": one.since,
         "p": one.p,
@@ -215,9 +207,9 @@ def _effect_row(one: Over) -> dict[str, Any]:
 
 def _level_row(one: Level) -> dict[str, Any]:
     seeds = {str(seed): rate.value for seed, rate in one.rates.items()}
-    return {**_row(one), "model": one.model, "bound": one.spread.bound, "seeds": seeds}
+    return {**_row(one, ALL), "model": one.model, "bound": one.spread.bound, "seeds": seeds}
 
 
-def _row(one: Over | Level) -> dict[str, Any]:
+def _row(one: Over | Level, part: Part) -> dict[str, Any]:
     numbers = {"n": one.spread.n, "mean": one.spread.mean, "sd": one.spread.sd}
-    return {**one.metric.row(one.part), **numbers, **asdict(one.interval)}
+    return {**one.metric.row(part), **numbers, **asdict(one.interval)}

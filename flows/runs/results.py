@@ -147,13 +147,13 @@ class Model:
     def items(self, kind: str) -> list[EvalItem]:
         """The greedy answers of all evaluations of a kind. Where two ask the same suite, the first
         in file order counts."""
-        asked = list(self._asked(kind))
-        return [item for stage, new in asked for item in stage.items if item.suite in new]
+        return [one for stage, new in self._asked(kind) for one in stage.items if one.suite in new]
 
     def samples(self, kind: str) -> list[EvalItem]:
         """The sampled answers to the same prompts, if any."""
-        asked = list(self._asked(kind))
-        return [item for stage, new in asked for item in stage.samples if item.suite in new]
+        return [
+            one for stage, new in self._asked(kind) for one in stage.samples if one.suite in new
+        ]
 
     def _asked(self, kind: str) -> Iterator[tuple[StageOutput, set[str]]]:
         """The evaluations of a kind, each with the suites that none before it asks."""
@@ -199,9 +199,8 @@ class RunResults:
         """The base model and every trained stage of the recipe, in file order."""
         models = {BASE: Model(BASE, BASE, None)}
         for stage in self.producing(Product.MODEL):
-            models[stage.name] = Model(
-                stage.name, stage.spec.kind, stage.spec.inputs.get("policy", BASE)
-            )
+            policy = stage.spec.inputs.get("policy", BASE)
+            models[stage.name] = Model(stage.name, stage.spec.kind, policy)
         for name, model in models.items():
             for stage in self.evaluations_of(name):
                 if stage.items:
@@ -238,10 +237,10 @@ class RunResults:
     def evaluated_ancestor(self, model: Model, kind: str) -> Model | None:
         """The nearest model that `model` was trained from and that has an evaluation of this
         kind."""
-        parent = self.models.get(model.parent) if model.parent else None
-        while parent is not None and kind not in parent.evaluations:
-            parent = self.models.get(parent.parent) if parent.parent else None
-        return parent
+        parent = self.models.get(model.parent or "")
+        if parent is None or kind in parent.evaluations:
+            return parent
+        return self.evaluated_ancestor(parent, kind)
 
 
 def shots_of(stage: StageOutput) -> int:

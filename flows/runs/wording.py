@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # every command loads this file, and few of them load NumPy and all stage kinds
     from flows.runs.effects import Change, Direction
-    from tasks.statistics.intervals import Interval, Rate
-    from tasks.statistics.means import Mean
+    from tasks.statistics.intervals import Interval
 
 Tone = Literal["good", "bad", "flat", "plain"]
 TONES: "dict[Direction, Tone]" = {"gain": "good", "loss": "bad", "unclear": "flat"}
@@ -78,14 +77,9 @@ def bounds(interval: "Interval", signed: bool = False, quantity: bool = False) -
     return f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def rate_text(rate: "Rate | Mean | None") -> str:
+def rate_text(value: float, interval: "Interval", quantity: bool = False) -> str:
     """62.3% [58.1, 66.4]; of a mean, 17.25 [16.9, 17.6]"""
-    if rate is None:
-        return "–"
-    from tasks.statistics.means import Mean
-
-    quantity = isinstance(rate, Mean)
-    return f"{level(rate.value, quantity)} {bounds(rate.interval, quantity=quantity)}"
+    return f"{level(value, quantity)} {bounds(interval, quantity=quantity)}"
 
 
 def change_text(change: "Change") -> str:
@@ -152,16 +146,12 @@ def headline(metrics: dict[str, Any]) -> str:
     few."""
     numbers = dict(_numbers(metrics))
     shown = [name for name in KEY_METRICS if name in numbers] or list(numbers)
-    return ", ".join(f"{name} {_number(numbers[name])}" for name in shown[:HEADLINE_METRICS])
+    return ", ".join(f"{name} {figure(numbers[name])}" for name in shown[:HEADLINE_METRICS])
 
 
 def short_model(model: str) -> str:
     """A recipe's `model` for people; a directory's own name alone."""
     return Path(model).name if model.startswith(("/", ".", "~")) else model
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _numbers(metrics: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -22,6 +22,10 @@ from tasks.data.records import Record, Unreadable
 from tasks.data.sources import DataPath, PromptMapping
 from tasks.verification.choices import asked, choices_of
 
+TAKEN = (HELDOUT, "all", "mean", "stderr")
+"""No suite's label: a report has rows for `all` prompts, a log of inspect_ai (`lyceum scores`) has
+metrics of the other two names beside those of suites."""
+
 
 class FileSuite(SuiteConfig):
     """A suite that is read from a file.
@@ -60,10 +64,11 @@ def parse_suites(tables: Sequence[dict[str, Any]], kind: str | None) -> list[Sui
                 f"suites.{index}: suite {config.name!r} is asked by a stage of kind {asked_by}."
                 f" Those of {kind}: {valid}."
             )
-    labels = [HELDOUT, *(config.suite for config in configs)]
+    labels = [*TAKEN, *(config.suite for config in configs)]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise InputError(
-            f"suites: two suites are called {twice[0]!r}; give each a label of its own."
+            f"suites: {twice[0]!r} is the name of another suite, or of what reports and logs show"
+            " beside suites; give each a label of its own."
         )
     return configs
 

@@ -3,6 +3,7 @@
 import base64
 import itertools
 import shlex
+from collections.abc import Iterator
 from pathlib import PurePath
 
 from flows.recipe.recipe_toml import recipe_toml
@@ -19,7 +20,7 @@ def blocks(run: RunResults) -> list[Block]:
     link = "data:application/toml;base64," + base64.b64encode(toml.encode("utf-8")).decode("ascii")
     saved = tag("a", tag("code", file), download=file, href=link)
     argv = [str(argument) for argument in run.record.execution.get("command", [])]
-    command = ["lyceum", "run", f"./{file}", "--target", run.record.target, *_data_argument(argv)]
+    command = ["lyceum", "run", f"./{file}", "--target", run.record.target, *_given(argv)]
     found: list[Block] = [
         Raw(tag("p", "Save the recipe as ", saved, " and run:")),
         card(Code(shlex.join(command))),
@@ -30,14 +31,12 @@ def blocks(run: RunResults) -> list[Block]:
     return [*found, Details(file, [Code(toml)])]
 
 
-def _data_argument(argv: list[str]) -> list[str]:
-    """`--data DIR` as it was given, in either of its two forms."""
+def _given(argv: list[str]) -> Iterator[str]:
+    """`--data DIR` and each `--code FILE`, which no recipe has, in either of their two forms."""
     for argument, following in itertools.pairwise([*argv, ""]):
-        if argument == "--data":
-            return ["--data", following]
-        if argument.startswith("--data="):
-            return ["--data", argument.removeprefix("--data=")]
-    return []
+        name, equals, value = argument.partition("=")
+        if name in ("--data", "--code"):
+            yield from (name, value if equals else following)
 
 
 SECTION = Section(title="Run it again", heading="Run it again", order=100, blocks=blocks)

@@ -62,11 +62,12 @@ def blocks(run: RunResults) -> list[Block]:
 def comparisons(run: RunResults) -> list[Effect]:
     """Every stage against the model before it, and the last model against the first, over the
     prompts that both answered."""
-    found = []
+    found: list[Effect] = []
     for metric in METRICS:
-        effects = list(stage_effects(run, metric).values())
-        whole = overall_effect(run, metric)
-        found += [*effects, whole] if whole and len(effects) > 1 else effects
+        effects = {(one.stage, one.since): one for one in stage_effects(run, metric).values()}
+        if whole := overall_effect(run, metric):  # of stages side by side it is one of them
+            effects.setdefault((whole.stage, whole.since), whole)
+        found += effects.values()
     return [effect for effect in found if effect.change.paired]
 
 

@@ -33,12 +33,9 @@ _CARD = (
 
 def blocks(run: RunResults) -> list[ui.Block]:
     """Every rebalance stage that left an artifact, then every distill stage that left rows."""
-    found: list[ui.Block] = []
-    for stage in run.of_kind("rebalance"):
-        found += _mix(stage) if stage.manifest else []
-    for stage in run.of_kind("distill"):
-        found += _source(stage) if stage.path("examples.jsonl") else []
-    return found
+    mixed = [stage for stage in run.of_kind("rebalance") if stage.manifest]
+    made = [stage for stage in run.of_kind("distill") if stage.path("examples.jsonl")]
+    return [block for stage in mixed for block in _mix(stage)] + [_source(one) for one in made]
 
 
 def _mix(stage: StageOutput) -> list[ui.Block]:
@@ -53,11 +50,9 @@ def _mix(stage: StageOutput) -> list[ui.Block]:
         for split in SPLITS
         if splits[split]["requested"]
     ]
-    became: list[ui.Block] = [
-        ui.facts(list(_facts(metrics)), f"{stage.name}: what became of the rows")
-    ]
-    causes = causes_of(stage)
-    if causes:
+    title = f"{stage.name}: what became of the rows"
+    became: list[ui.Block] = [ui.facts(list(_facts(metrics)), title)]
+    if causes := causes_of(stage):
         words = ui.Column("the first one", "wrap")
         shares = [(cause, str(n), percent(n / metrics["read"]), one) for cause, n, [one] in causes]
         became.append(ui.Table(("dropped because", "rows", "of all read", words), shares))
@@ -165,7 +160,7 @@ def causes_of(stage: StageOutput, most: int = 1) -> list[tuple[str, int, list[st
     return [(cause, count, first[cause]) for cause, count in causes.most_common()]
 
 
-def _source(stage: StageOutput) -> list[ui.Block]:
+def _source(stage: StageOutput) -> ui.Block:
     """A distill stage's kept and dropped rows, counted from its files, its teachers, and its
     router."""
     path, causes, metrics = stage.path("examples.jsonl"), causes_of(stage), stage.metrics
@@ -175,9 +170,8 @@ def _source(stage: StageOutput) -> list[ui.Block]:
     shown: list[ui.Block] = []
     if causes:
         columns = ("dropped because", "rows", ui.Column("the first one", "wrap"))
-        shown.append(
-            ui.Table(columns, [(cause, str(count), one) for cause, count, [one] in causes])
-        )
+        lost = [(cause, str(count), one) for cause, count, [one] in causes]
+        shown.append(ui.Table(columns, lost))
     if teachers := list(_teachers(metrics)):
         shown.append(ui.facts(teachers))
     if "router" in metrics:
@@ -188,15 +182,13 @@ def _source(stage: StageOutput) -> list[ui.Block]:
             if recall[one] is not None
         ]
         head = ("domain, and what it is taken for", *(one.value for one in Domain), "found")
-        shown.append(
-            ui.Details("The router on rows of a known domain", [ui.Table(head, rows)], classes="")
-        )
+        title = "The router on rows of a known domain"
+        shown.append(ui.Details(title, [ui.Table(head, rows)], classes=""))
     rows = [(domain, family, str(n)) for (domain, family), n in sorted(families.items())]
     by_family = ui.Table(("domain", ui.Column("family", "text"), "rows"), rows)
     title = f"{stage.name}: {amount(families.total(), 'row')} kept, {dropped:,} dropped"
-    return [
-        ui.card(ui.Heading(title, 3), *shown, ui.Details("Rows by family", [by_family], classes=""))
-    ]
+    folded = ui.Details("Rows by family", [by_family], classes="")
+    return ui.card(ui.Heading(title, 3), *shown, folded)
 
 
 def _teachers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -99,7 +99,7 @@ def waterfalls(run: RunResults) -> list[ui.Figure]:
     """Stage contributions to exact answer and format along the chain that leads to the last
     evaluated model."""
     drawn = (_waterfall(run, metric, stage_effects(run, metric), "") for metric in (EXACT, FORMAT))
-    return [plot for plot in drawn if plot]
+    return list(filter(None, drawn))
 
 
 def suite_waterfalls(run: RunResults) -> list[ui.Figure]:
@@ -109,7 +109,7 @@ def suite_waterfalls(run: RunResults) -> list[ui.Figure]:
         for part, effects in part_effects(run, EXACT).items()
         if part.suite and part.domain is None
     )
-    return [plot for plot in drawn if plot]
+    return list(filter(None, drawn))
 
 
 def _waterfall(

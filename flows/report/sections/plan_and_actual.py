@@ -7,7 +7,8 @@ fullest device against the largest of the stage's programs. Money is by list pri
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from flows.report import blocks as ui
@@ -15,28 +16,6 @@ from flows.report.section import Section
 from flows.runs.record import read_plan
 from flows.runs.results import RunResults, StageOutput
 from flows.runs.wording import Tone, duration, size
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A planned quantity.
-
-    Attributes:
-        far_off: a figure that is off by this factor, either way, counts as wrongly planned.
-        text: writes a figure.
-        verb: of a sentence about a stage.
-    """
-
-    far_off: float
-    text: Callable[[Any], str]
-    verb: str
-
-
-TIME = Measure(2.0, duration, "took")
-MEMORY = Measure(1.25, size, "held, on its fullest device,")
-COST = Measure(2.0, lambda usd: f"{usd:.2f} USD", "cost")
-"""Planned memory is the compiler's own figure and nearly exact; times, and so costs, come from a
-roofline."""
 
 _NEAR = (
     "Nothing was far off its plan, where both figures are known: time and cost within a factor of"
@@ -51,9 +30,17 @@ _TIME = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A planned figure and the real one; None: unknown, or there is none."""
+    """A planned figure and the real one; None: unknown, or there is none.
 
-    measure: Measure
+    Attributes:
+        far_off: a figure that is off by this factor, either way, counts as wrongly planned.
+        write: writes a figure.
+        verb: of a sentence about a stage.
+    """
+
+    far_off: float
+    write: Callable[[Any], str]
+    verb: str
     planned: float | None
     actual: float | None
 
@@ -61,7 +48,7 @@ class Figure:
     def sides(self) -> list[str]:
         """Planned and real."""
         both = (self.planned, self.actual)
-        return ["–" if value is None else self.measure.text(value) for value in both]
+        return ["–" if value is None else self.write(value) for value in both]
 
     @property
     def text(self) -> ui.Text:
@@ -77,11 +64,18 @@ class Figure:
     def finding(self, stage: str) -> str:
         """A sentence, if the figure was far off."""
         ratio, (planned, actual) = self.ratio, self.sides
-        if ratio is None or 1 / self.measure.far_off <= ratio <= self.measure.far_off:
+        if ratio is None or 1 / self.far_off <= ratio <= self.far_off:
             return ""
         times = f"{ratio:.2g}" if ratio < 10 else f"{ratio:,.0f}"
-        said = f"{stage} {self.measure.verb} {actual} where {planned} was planned"
+        said = f"{stage} {self.verb} {actual} where {planned} was planned"
         return f"{said}, {times} times as much."
+
+
+TIME = partial(Figure, 2.0, duration, "took")
+MEMORY = partial(Figure, 1.25, size, "held, on its fullest device,")
+COST = partial(Figure, 2.0, lambda usd: f"{usd:.2f} USD", "cost")
+"""Planned memory is the compiler's own figure and nearly exact; times, and so costs, come from a
+roofline."""
 
 
 def blocks(run: RunResults) -> list[ui.Block]:
@@ -124,9 +118,9 @@ def _figures(stage: StageOutput, planned: dict[str, Any]) -> tuple[Figure, Figur
     assert record is not None, "a stage that ran has a record"
     largest = max((program["hbm_bytes"] for program in planned["programs"]), default=None)
     return (
-        Figure(TIME, planned["seconds"], record.seconds),
-        Figure(MEMORY, largest, record.usage.peak_device_bytes if record.usage else None),
-        Figure(COST, planned["cost_usd"], record.cost_usd),
+        TIME(planned["seconds"], record.seconds),
+        MEMORY(largest, record.usage.peak_device_bytes if record.usage else None),
+        COST(planned["cost_usd"], record.cost_usd),
     )
 
 
@@ -144,10 +138,9 @@ def _worked(stage: StageOutput) -> str:
 def _together(figures: Sequence[Figure]) -> Figure:
     """The sums over the stages with both figures."""
     known = [one for one in figures if None not in (one.planned, one.actual)]
-    if not known:
-        return Figure(figures[0].measure, None, None)
-    planned, actual = sum(one.planned or 0 for one in known), sum(one.actual or 0 for one in known)
-    return Figure(figures[0].measure, planned, actual)
+    sides = ("planned", "actual")
+    sums: Any = {s: sum(getattr(one, s) for one in known) if known else None for s in sides}
+    return replace(figures[0], **sums)
 
 
 SECTION = Section(title="Plan", heading="Plan and reality", order=80, blocks=blocks)

@@ -4,9 +4,11 @@ classes: g1 is a sample's group, and, for model 2, m2 its answer and r2, w2 or u
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from flows.report.blocks import Block, Box, Code, Details, Paragraph, Raw, Span, code, small
+from markupsafe import Markup
+
+from flows.report import blocks as ui
 from flows.report.html import tag
-from flows.report.sample_choice import RULE, Sample, answer_blocks, samples
+from flows.report.sample_choice import RULE, Sample, samples
 from flows.report.section import Section
 from flows.runs.results import RunResults
 
@@ -20,16 +22,17 @@ _OUTCOMES = {
 }
 
 
-def blocks(run: RunResults) -> list[Block]:
+def blocks(run: RunResults) -> list[ui.Block]:
     """Prompts with every model's answer, and their filters."""
     shown = samples(run)
     if not shown:
         return []
     groups, models = _filters(shown)
-    found = [_sample(sample, groups, models, first=sample is shown[0]) for sample in shown]
-    count = Paragraph("", "note count")
-    browser: list[Block] = [_controls(groups, models), Box(found, "list"), count]
-    return [Paragraph(RULE, "note"), Box(browser, "browser")]
+    counted = f'.browser .count::after {{ content: counter(shown) " of {len(shown)} prompts"; }}'
+    rules = tag("style", Markup("\n".join([counted, *_rules(len(groups), len(models))])))
+    controls, count = _controls(groups, models), ui.Paragraph("", "note count")
+    browser: list[ui.Block] = [ui.Raw(rules), controls, ui.Box(sample_blocks(shown), "list"), count]
+    return [ui.Paragraph(RULE, "note"), ui.Box(browser, "browser")]
 
 
 def _filters(shown: Sequence[Sample]) -> tuple[list[str], list[str]]:
@@ -39,27 +42,31 @@ def _filters(shown: Sequence[Sample]) -> tuple[list[str], list[str]]:
     return list(groups), list(models)
 
 
+def sample_blocks(shown: Sequence[Sample]) -> list[ui.Details]:
+    """Samples, each folded below its question; the first is open."""
+    filters = _filters(shown)
+    return [_sample(sample, *filters, first=sample is shown[0]) for sample in shown]
+
+
 def _sample(
     sample: Sample, groups: Sequence[str], models: Sequence[str], *, first: bool
-) -> Details:
-    places = {answer.model: models.index(answer.model) + 1 for answer in sample.answers}
-    summary: list[str | Span] = [sample.group]
-    classes = f"card sample g{groups.index(sample.group) + 1}"
+) -> ui.Details:
+    summary: list[str | ui.Span] = [sample.group]
+    classes, answers = f"card sample g{groups.index(sample.group) + 1}", []
     for answer in sample.answers:
-        place, mark = places[answer.model], answer.mark
+        place, mark = models.index(answer.model) + 1, answer.mark
         classes += f" m{place} {mark[0]}{place}"
-        summary += [" ", Span(f"{answer.model} {_SIGNS[mark]}", "span", f"chip {mark} m{place}")]
-    facts = (small("reference answer:"), " ", code(sample.reference), small("prompt"), " ")
-    answers = [
-        Box(answer_blocks(answer), f"answer {answer.mark} m{places[answer.model]}")
-        for answer in sample.answers
-    ]
-    prompt, about = Code(sample.prompt, "prompt"), Paragraph((*facts, code(sample.id)))
-    title = (*summary, small(sample.title))
-    return Details(title, [prompt, about, Box(answers, "answers")], first, classes)
+        summary += [" ", ui.Span(f"{answer.model} {_SIGNS[mark]}", "span", f"chip {mark} m{place}")]
+        notes = [ui.small(f"({', '.join(answer.notes)})")] if answer.notes else []
+        heading = ui.Heading((f"{answer.model}: {mark} ", *notes), 4)
+        answers.append(ui.Box([heading, ui.Code(answer.text)], f"answer {mark} m{place}"))
+    facts = (ui.small("reference answer:"), " ", ui.code(sample.reference), ui.small("prompt"), " ")
+    prompt, about = ui.Code(sample.prompt, "prompt"), ui.Paragraph((*facts, ui.code(sample.id)))
+    title = (*summary, ui.small(sample.title))
+    return ui.Details(title, [prompt, about, ui.Box(answers, "answers")], first, classes)
 
 
-def _controls(groups: Sequence[str], models: Sequence[str]) -> Raw:
+def _controls(groups: Sequence[str], models: Sequence[str]) -> ui.Raw:
     def numbered(letter: str, names: Sequence[str]) -> dict[str, str]:
         return {f"{letter}{place}": name for place, name in enumerate(names, start=1)}
 
@@ -71,7 +78,7 @@ def _controls(groups: Sequence[str], models: Sequence[str]) -> Raw:
         return tag("label", f"{label} ", tag("select", *made, aria_label=label.lower()))
 
     after = numbered("a", models)
-    return Raw(
+    return ui.Raw(
         tag(
             "div",
             select("Prompts", {"": "all"} | numbered("g", groups)),
@@ -84,15 +91,8 @@ def _controls(groups: Sequence[str], models: Sequence[str]) -> Raw:
     )
 
 
-def style(run: RunResults) -> str:
-    """The CSS that makes the filters work."""
-    shown = samples(run)
-    groups, models = _filters(shown)
-    counted = f'.browser .count::after {{ content: counter(shown) " of {len(shown)} prompts"; }}'
-    return "\n".join([counted, *_rules(len(groups), len(models)), ""])
-
-
 def _rules(groups: int, models: int) -> Iterator[str]:
+    """The CSS that makes the filters work."""
     for group in range(1, groups + 1):
         yield _hide([f"g{group}"], f".sample:not(.g{group})")
     for now in range(1, models + 1):
@@ -112,4 +112,4 @@ def _hide(chosen: Sequence[str], what: str, unless: str = "") -> str:
     return f".browser{where}{unless} {what} {{ display: none; }}"
 
 
-SECTION = Section(title="Samples", heading="Before and after", order=40, blocks=blocks, style=style)
+SECTION = Section(title="Samples", heading="Before and after", order=40, blocks=blocks)

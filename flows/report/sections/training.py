@@ -103,18 +103,13 @@ def curves(stage: StageOutput) -> tuple[list[ui.Figure], list[ui.Figure]]:
             steps.append(step)
             values.append(value)
     named = _named_panels(list(series))
-    others = [
-        (name.replace("_", " "), [name])
-        for name in series
-        if not any(name in names for _, names in named)
-    ]
-    telling, more = (
-        [
-            plots.curve(f"{stage.name}: {title}", {name: series[name] for name in names})
-            for title, names in panels
-        ]
-        for panels in (named, others)
-    )
+    shown = {name for _, names in named for name in names}
+    others = [(name.replace("_", " "), [name]) for name in series if name not in shown]
+
+    def drawn(title: str, names: list[str]) -> ui.Figure:
+        return plots.curve(f"{stage.name}: {title}", {name: series[name] for name in names})
+
+    telling, more = ([drawn(*panel) for panel in panels] for panels in (named, others))
     if calibration := stage.json("calibration.json"):
         title = f"{stage.name}: reliability on held-out pairs"
         telling.append(plots.reliability(title, calibration["bins"]))
@@ -150,19 +145,12 @@ def _proof(stage: StageOutput) -> Iterator[ui.Block]:
     proof = stage.json("proof.json")
     if proof is None:
         return
-    counts = [
-        (name.replace("_", " "), figure(value))
-        for name, value in proof.items()
-        if isinstance(value, int)
-    ]
-    shown: list[ui.Block] = [
-        f"Checked on every row: {'; '.join(proof['checks'])}.",
-        ui.facts(counts),
-    ]
+    whole = {name: value for name, value in proof.items() if isinstance(value, int)}
+    counts = ui.facts([(name.replace("_", " "), figure(value)) for name, value in whole.items()])
+    shown: list[ui.Block] = [f"Checked on every row: {'; '.join(proof['checks'])}.", counts]
     for row in proof["samples"][:_PROOFS]:
-        prompt = ui.Box(
-            [ui.Paragraph(ui.small("prompt, no loss")), ui.Code(clip(row["prompt"]), "prompt")], ""
-        )
+        unpaid = ui.Paragraph(ui.small("prompt, no loss"))
+        prompt = ui.Box([unpaid, ui.Code(clip(row["prompt"]), "prompt")], "")
         supervised = _excerpt("supervised", clip(row["supervised"]), "right")
         shown.append(ui.Box([prompt, supervised], "answers"))
     yield ui.Details(f"Training-token proof of {stage.name}: what its loss is computed on", shown)
@@ -194,14 +182,10 @@ def _rollouts(stage: StageOutput) -> Iterator[ui.Block]:
         of_step = [row for row in rows if row["step"] == step]
         group = [row for row in of_step if row["id"] == of_step[0]["id"]][:_ROLLOUTS]
         reference = ui.small("reference answer:"), " ", ui.code(clip(group[0]["reference"], 400))
-        yield ui.Details(
-            f"Rollouts of {stage.name} at step {step}: one prompt, its group of responses",
-            [
-                ui.Code(clip(group[0]["prompt"]), "prompt"),
-                ui.Paragraph(reference),
-                ui.Box([_response(row) for row in group], "answers"),
-            ],
-        )
+        prompt, about = ui.Code(clip(group[0]["prompt"]), "prompt"), ui.Paragraph(reference)
+        answers = ui.Box([_response(row) for row in group], "answers")
+        title = f"Rollouts of {stage.name} at step {step}: one prompt, its group of responses"
+        yield ui.Details(title, [prompt, about, answers])
 
 
 def _response(row: dict[str, Any]) -> ui.Box:

@@ -138,11 +138,7 @@ def _scores(one: Evaluation, items: Sequence[EvalItem]) -> list[dict[str, Any]]:
 
 def _sample(one: Evaluation, task: str, item: EvalItem) -> dict[str, Any]:
     trace = parse_trace(item.completion, item.channels)
-    scored = {
-        name: value
-        for name, outcome in one.outcomes.items()
-        if (value := outcome(item)) is not None
-    }
+    answer = trace.answer if trace else item.completion
     asked, model = one.asked(item), f"lyceum/{one.model}"
     message = {"role": "assistant", "content": item.completion, "source": "generate"}
     message["model"] = model
@@ -163,8 +159,9 @@ def _sample(one: Evaluation, task: str, item: EvalItem) -> dict[str, Any]:
             "usage": usage,
         },
         "scores": {
-            name: {"value": float(value), "answer": trace.answer if trace else item.completion}
-            for name, value in scored.items()
+            name: {"value": float(value), "answer": answer}
+            for name, outcome in one.outcomes.items()
+            if (value := outcome(item)) is not None
         },
         "metadata": details,
         "model_usage": {model: usage},

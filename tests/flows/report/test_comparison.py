@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.cli import show
-from flows.report.blocks import small
+from flows.report.blocks import plain
 from flows.report.comparison import (
     comparison_blocks,
     forests,
@@ -20,6 +20,8 @@ from flows.report.comparison import (
 from flows.runs.compare import compare_runs
 from flows.runs.effects import METRICS
 from infra.store.store import Store
+from schemas.recipe import GateRule
+from tests.flows.promotion.gate_runs import with_gate
 from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
@@ -88,6 +90,9 @@ def test_differences_of_the_recipes_are_named_by_field(compared: Compared, tmp_p
     _, c = write_run(tmp_path, "demo-3", version=2, stop_before="base_eval")
     more, code = (one["recipes"] for one in compare_runs(store, a, [b, c]))
     assert more == [{"field": "stages.sft.config.lora", "b": None}]
+    gated = with_gate(b, must_win=(GateRule(metric="exact_answer"),))
+    [rules] = (one["recipes"] for one in compare_runs(store, b, [gated]))
+    assert {"field": "gate.must_win.0.metric", "b": "exact_answer"} in rules
     names = [f"stages.{name}.VERSION" for name in ("distill", "rebalance")]
     assert code == [{"field": name, "a": 1, "b": 2} for name in names]
 
@@ -138,24 +143,32 @@ def test_the_terminal_shows_rates_recipes_and_times(compared, capsys):
     assert "Holm" not in shown
 
 
-def test_three_runs_stand_side_by_side(tmp_path: Path) -> None:
+def test_four_runs_stand_side_by_side(tmp_path: Path) -> None:
+    """Of 120 prompts the first got 84 right; of the 60 that the last was asked, all."""
     store, a = write_run(tmp_path)
     _, b = write_run(tmp_path, "demo-2", skill=BETTER)
     _, c = write_run(tmp_path, "demo-3", stop_before="grpo", config={"sft": {"steps": 9}})
-    comparisons = compare_runs(store, a, [b, c])
+    _, d = write_run(tmp_path, "demo-4", per_domain=10)
+    comparisons = compare_runs(store, a, [b, c, d])
     pairs = [(one["a"]["run_id"], one["b"]["run_id"]) for one in comparisons]
-    assert pairs == [("demo-1", "demo-2"), ("demo-1", "demo-3")]
+    assert pairs == [("demo-1", f"demo-{n}") for n in (2, 3, 4)]
     table = dict(rate_tables(comparisons))["Over all prompts"]
-    [[second, _, *third]] = [row[4:] for row in table.rows if row[:2] == ("exact answer", "grpo")]
-    assert second == ("90.0%", small("[83.3, 94.2]"))
+    [[first, second, gained, *third, _, lost]] = [
+        [plain(getattr(cell, "text", cell)) for cell in row[3:]]
+        for row in table.rows
+        if row[:2] == ("exact answer", "grpo")
+    ]
+    assert (first[:5], second) == ("70.0%", "90.0% [83.3, 94.2]")
+    assert gained.endswith(" 120 prompts")
     assert third == ["–", "–"]
-    steps = {"1": "3", "2": "3", "3": "9"}
+    assert re.fullmatch(r"−30\.0 \[\S+ \S+\] 60 prompts against 100\.0%", lost)
+    steps = {"1": "3", "2": "3", "3": "9", "4": "3"}
     assert rows(recipe_table(comparisons)) == {"stages.sft.config.steps": steps}
     grpo = rows(stage_table(comparisons))["grpo"].values()
-    assert [text.split(" ")[0] for text in grpo] == ["ran", "ran", "not"]
+    assert [text.split(" ")[0] for text in grpo] == ["ran", "ran", "not", "ran"]
     page = Path(render_comparison(store, comparisons))
-    assert page.name.startswith("compare-2-runs-")
-    assert "Three runs compared" in page.read_text(encoding="utf-8")
+    assert page.name.startswith("compare-3-runs-")
+    assert "Four runs compared" in page.read_text(encoding="utf-8")
 
 
 def test_what_one_artifact_answered_for_both_runs_is_no_comparison(compared: Compared) -> None:

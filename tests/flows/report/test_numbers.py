@@ -3,6 +3,7 @@ what could have been found."""
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from flows.report.blocks import Box, Cell, Details, Paragraph, Sentences, Table, plain
@@ -126,14 +127,19 @@ def test_it_says_what_could_have_been_found(run: RunResults) -> None:
     assert "grpo since base exact answer" in found
 
 
+def test_stages_side_by_side_are_compared_with_the_base_once(tmp_path: Path) -> None:
+    run = read_results(*write_run(tmp_path, per_domain=4))
+    for name in ("simpo", "grpo"):
+        alone = run.stages[name].spec.model_copy(update={"inputs": {"prompts": "rebalance"}})
+        run.stages[name] = replace(run.stages[name], spec=alone)
+    found = [f"{one.stage} {one.metric.name}" for one in certainty.comparisons(run)]
+    assert len(found) == len({*found})
+
+
 def test_a_difference_of_one_prompt_of_very_many_needs_too_many_to_count() -> None:
-    found = Effect("sft", "base", EXACT, change_of(20_000, won=4_000, lost=3_999), p=1.0)
-    assert certainty._row(found)[-1] == "over 1,000,000,000"
-
-
-def change_of(n: int, won: int, lost: int) -> Change:
-    before, after = Rate(lost, n), Rate(won, n)
-    return Change(before, after, Interval(-0.01, 0.01), paired=True, p=1.0, changed=won + lost)
+    sides, interval = (Rate(3_999, 20_000), Rate(4_000, 20_000)), Interval(-0.01, 0.01)
+    change = Change(*sides, interval, paired=True, p=1.0, changed=7_999)
+    assert certainty._row(Effect("sft", "base", EXACT, change, p=1.0))[-1] == "over 1,000,000,000"
 
 
 def test_models_that_were_not_asked_the_same_stand_side_by_side(tmp_path: Path) -> None:
@@ -167,14 +173,10 @@ def test_a_model_that_two_stages_evaluate_is_judged_by_both(tmp_path: Path) -> N
     }
 
 
-def test_one_evaluation_alone_is_shown_as_a_level(tmp_path: Path) -> None:
-    run = read_results(*write_run(tmp_path, stop_before="sft"))
-    assert [figure(tile) for tile in tiles(run)] == ["0.0%"] * 3
-
-
-def test_one_model_alone_has_a_noise_floor(tmp_path: Path) -> None:
+def test_one_model_alone_has_levels_and_a_noise_floor(tmp_path: Path) -> None:
     """Of `lyceum run evaluate` with samples, which compares nothing."""
     run = read_results(*write_run(tmp_path, stop_before="sft", skill={"base": 0.5}, samples=2))
+    assert [figure(tile) for tile in tiles(run)] == ["50.0%"] * 3
     [table] = [one for one in section(run, "certainty") if isinstance(one, Table)]
     assert rows(table)["base exact answer"]["verdicts that flip"] == "50.0%"
 

@@ -11,39 +11,37 @@ from flows.report.page import report_of
 from flows.report.sample_choice import samples
 from flows.report.sections.effects import heat_maps
 from flows.report.sections.training import curves
+from flows.runs.compare import compare_runs
 from flows.runs.results import RunResults, read_results
+from infra.process_identity import this_process
 from infra.store.store import Store
-from schemas.recipe import Recipe
 from schemas.reports import RunRecord, StageRecord
 from tests.flows.report.reading import report_file
-from tests.flows.runs.synthetic_run import STAGES, damage, manifest_of, write_run
+from tests.flows.runs.synthetic_run import STAGES, manifest_of, remade, without, write_run
 
 ATTACK = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)> & $x$"
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use", "stop"}
 
 
 class Page(HTMLParser):
-    """Collects a page's tags, links, ids and text, and whether its tags are balanced."""
+    """Collects a page's tags, attributes and text, and whether its tags are balanced."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: Counter[str] = Counter()
-        self.links: list[str] = []
-        self.ids: Counter[str] = Counter()
-        self.handlers: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
         self.text = ""
         self.open: list[str] = []
         self.feed(html)
 
+    @property
+    def links(self) -> list[str]:
+        outside = ("src", "href", "xlink:href", "action", "srcset")
+        return [value for name, value in self.attributes if name in outside]
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags[tag] += 1
-        for name, value in attrs:
-            if name in ("src", "href", "xlink:href", "action", "srcset"):
-                self.links.append(value or "")
-            if name == "id":
-                self.ids[value or ""] += 1
-            if name.startswith("on"):
-                self.handlers.append(name)
+        self.attributes += [(name, value or "") for name, value in attrs]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -86,9 +84,10 @@ def test_it_loads_nothing_runs_nothing_and_is_well_formed(page: Page) -> None:
     assert not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(page.tags)
     inside = ("#", "data:application/toml;base64,", "data:image/svg+xml;base64,")
     assert [link for link in page.links if not link.startswith(inside)] == []
-    assert not page.handlers
+    assert [name for name, _ in page.attributes if name.startswith("on")] == []
     assert page.open == []
-    assert [name for name, count in page.ids.items() if count > 1] == []
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len({*ids})
 
 
 def test_colours_of_plots_follow_the_page(path: Path) -> None:
@@ -141,7 +140,7 @@ SHOWN = [
     "broken_json",
     "a.jsonl:4: Expecting value",
     "consider dropping it",
-    "lyceum run ./demo.toml --target local --data 'my data'",
+    "lyceum run ./demo.toml --target local --data 'my data' --code mine.py",
     "1.5 GB",
     "learning_rate = 1e-05",
 ]
@@ -180,44 +179,52 @@ def test_a_cancelled_run_says_that_it_can_be_continued(tmp_path: Path) -> None:
     text = Page(rendered(*write_run(tmp_path, stop_before="simpo"))).text
     assert "The same command continues it" in text
     assert "grpo has no model (not run)" in text
-    assert "Of simpo and grpo alone nothing can be said: not evaluated." in text
+    assert "Of simpo and grpo alone nothing can be said: no evaluation." in text
 
 
 def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     store, record = write_run(tmp_path, stop_before="distill")
     stage = StageRecord(name="distill", kind="distill", key="f" * 64, status="running")
     begun = {"status": "running", "finished": None, "stages": (stage,), "execution": {}}
+    begun |= {"process": this_process()}
     text = Page(rendered(store, record.model_copy(update=begun))).text
     assert "had not ended" in text
     assert "Time per stage" not in text
     assert "No model was evaluated" in text
+    begun |= {"process": this_process().model_copy(update={"pid": 2**30})}
+    gone = record.model_copy(update=begun)
+    text = Page(rendered(store, gone)).text
+    assert "interrupted · " in text
+    assert "The process of the run is gone. The same command goes on" in text
+    assert compare_runs(store, gone, [gone])[0]["a"]["status"] == "interrupted"
 
 
 def test_a_recipe_without_evaluations_has_a_report(written: tuple[Store, RunRecord]) -> None:
     store, record = written
-    kept = tuple(stage for stage in STAGES if not stage.kind.endswith("eval"))
-    recipe = Recipe(name="demo", model="gemma3-tiny", stages=kept)
-    page = Page(report_of(read_results(store, record.model_copy(update={"recipe": recipe}))).html())
+    asked = [stage.name for stage in STAGES if stage.kind.endswith("eval")]
+    page = Page(report_of(read_results(store, without(record, *asked))).html())
     assert "No model was evaluated" in page.text
     assert "sft: loss" in page.text
 
 
-@pytest.mark.parametrize(
-    ("gone", "said"),
-    [(True, "no longer in the store"), (False, "damaged: items.jsonl: has sha256")],
-)
-def test_an_artifact_that_is_gone_or_damaged_is_named_and_not_used(tmp_path, gone, said):
+def test_an_artifact_that_is_gone_is_named_and_not_used(tmp_path: Path) -> None:
+    """What is damaged: tests/flows/test_damaged.py."""
     store, record = write_run(tmp_path)
     manifest = manifest_of(store, record, "sft_eval")
-    name = f"artifacts/{manifest.kind}/{manifest.key}/manifest.json"
-    if gone:
-        store.path(name).unlink()
-    else:
-        damage(store, record, "sft_eval", "items.jsonl")
+    store.path(f"artifacts/{manifest.kind}/{manifest.key}/manifest.json").unlink()
     run = read_results(store, record)
-    assert said in (run.stages["sft_eval"].problem or "")
+    assert "no longer in the store" in (run.stages["sft_eval"].problem or "")
     assert "sft since base" not in next(heat_maps(run))[1].columns
-    assert store.path(name).exists() != gone
+
+
+def test_what_another_version_left_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    store, record = write_run(tmp_path)
+    metrics = {**manifest_of(store, record, "rebalance").metrics}
+    del metrics["top_ups"]
+    old = remade(store, record, "rebalance", {"rows.jsonl": []}, metrics=metrics)
+    text = Page(rendered(store, old)).text
+    assert "made by another version of Lyceum (without 'top_ups'). Run the recipe again" in text
+    assert "Time per stage" in text
 
 
 def test_values_that_are_not_finite_are_left_out_of_curves(tmp_path: Path) -> None:
@@ -248,3 +255,12 @@ def test_the_data_part_says_what_was_asked_for_what_came_and_what_became_of_the_
     ):
         assert words in text, words
     assert any(link.startswith("data:image/svg+xml;base64,") for link in page.links)
+
+
+def test_prompts_of_two_files_that_have_one_number_are_no_sample(tmp_path: Path) -> None:
+    """The base was asked other questions under the ids of two of them, as of a changed suite."""
+    run = read_results(*write_run(tmp_path, per_domain=4))
+    asked = run.models["base"].evaluations["reasoning_eval"][0].items
+    asked[:2] = [one.model_copy(update={"prompt": "another question"}) for one in asked[:2]]
+    shown = {sample.id for sample in samples(run)}
+    assert [one.id in shown for one in asked[:3]] == [False, False, True]

@@ -115,7 +115,7 @@ def write_run(
         made |= {"key": manifest.key, "artifact": manifest.ref()}
         records.append(StageRecord(name=stage.name, kind=stage.kind, **made))
     ended = "succeeded" if stop_before == NEVER else "failed" if failure else "cancelled"
-    command = ["/usr/bin/lyceum", "run", "demo", "--data", "my data"]
+    command = ["/usr/bin/lyceum", "run", "demo", "--data", "my data", "--code=mine.py"]
     where = {"host": "laptop", "packages": {"lyceum-post-training": "0.1.0"}, "command": command}
     times = {"started": 1_700_000_000.0, "finished": 1_700_000_372.0}
     recipe = Recipe(name="demo", model="gemma3-tiny", seed=7, stages=stages)
@@ -158,6 +158,13 @@ def with_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
     """The run, with another record of one of its stages."""
     stages = (one.model_copy(update=changes if one.name == name else {}) for one in record.stages)
     return record.model_copy(update={"stages": tuple(stages)})
+
+
+def without(record: RunRecord, *names: str) -> RunRecord:
+    """The run, of a recipe without these stages."""
+    stages = tuple(one for one in record.recipe.stages if one.name not in names)
+    recipe = record.recipe.model_copy(update={"stages": stages})
+    return record.model_copy(update={"recipe": recipe})
 
 
 def remade(

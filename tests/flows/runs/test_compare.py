@@ -2,7 +2,9 @@
 gate. Rates are compared in tests/flows/report/test_comparison.py."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,19 +27,24 @@ from tests.flows.report.reading import rows
 from tests.flows.runs import synthetic_run
 
 
+def measure(monkeypatch: pytest.MonkeyPatch, kind: Any, depth: Callable[[EvalItem], Any]) -> None:
+    """Let evaluations of a kind measure the `depth` of answers."""
+    plainly = kind.judge
+
+    def judge(prompt: EvalPrompt, completion: str) -> EvalItem:
+        item: EvalItem = plainly(prompt, completion)
+        return item.model_copy(update={"measured": {"depth": depth(item)}})
+
+    monkeypatch.setattr(kind, "judge", judge)
+
+
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, RunRecord, RunRecord]:
     """Two runs whose answers have `depth`: 10 where it is right, 2.5 where it is wrong; of the
     base, which keeps no format, nothing. GRPO gets 84 of 120 right, or 48: means of 7.75 and
     5.5."""
-    plainly = synthetic_run.reasoning_eval.judge
-
-    def judge(prompt: EvalPrompt, completion: str) -> EvalItem:
-        item = plainly(prompt, completion)
-        depth = (10.0 if item.exact else 2.5) if item.format else None
-        return item.model_copy(update={"measured": {"depth": depth}})
-
-    monkeypatch.setattr(synthetic_run.reasoning_eval, "judge", judge)
+    depth = lambda item: (10.0 if item.exact else 2.5) if item.format else None  # noqa: E731
+    measure(monkeypatch, synthetic_run.reasoning_eval, depth)
     skill = {**synthetic_run.SKILL, "grpo": 0.4}
     store, first = synthetic_run.write_run(tmp_path, "one", skill=skill)
     _, second = synthetic_run.write_run(tmp_path, "two", text=" twice")
@@ -68,12 +75,20 @@ def test_runs_are_compared_by_means_in_the_functions_unit(measured):
 
 
 def test_a_function_that_abstains_throughout_is_not_compared(measured, monkeypatch, tmp_path):
-    plainly, mute = synthetic_run.reasoning_eval.judge, {"measured": {"depth": None}}
-    judge = lambda *asked: plainly(*asked).model_copy(update=mute)  # noqa: E731
-    monkeypatch.setattr(synthetic_run.reasoning_eval, "judge", judge)
+    measure(monkeypatch, synthetic_run.reasoning_eval, lambda item: None)
     _, third = synthetic_run.write_run(tmp_path, "three", text=" thrice")
     said = [one["text"] for one in compare_runs(measured[0], measured[1], [third])[0]["verdict"]]
     assert "depth (grpo): not comparable, one side has too few answers that count." in said
+
+
+def test_of_one_value_no_interval_is_known(measured, monkeypatch, tmp_path):
+    depth = lambda item: 2.5 if "math 0" in item.prompt else None  # noqa: E731
+    measure(monkeypatch, synthetic_run.reasoning_eval, depth)
+    store, record = synthetic_run.write_run(tmp_path, "four", text=" often")
+    run = read_results(store, record)
+    assert rows(effects.levels(run))["all (120 prompts)/depth"]["grpo"] == "2.5 one value"
+    assert "depth" not in {metric.name for metric, _ in effects.heat_maps(run)}
+    assert report_of(run).html()
 
 
 def test_the_report_has_means_and_changes(run: RunResults) -> None:
@@ -99,12 +114,7 @@ def test_scores_have_the_values(run: RunResults, tmp_path: Path) -> None:
 
 def test_a_function_of_both_kinds_of_evaluation_is_two_metrics(measured, monkeypatch):
     """Each has rows, a table and columns of its own. Of safety its values are other ones: 3."""
-    plainly = synthetic_run.safety_eval.judge
-
-    def judge(prompt: EvalPrompt, completion: str) -> EvalItem:
-        return plainly(prompt, completion).model_copy(update={"measured": {"depth": 3.0}})
-
-    monkeypatch.setattr(synthetic_run.safety_eval, "judge", judge)
+    measure(monkeypatch, synthetic_run.safety_eval, lambda item: 3.0)
     root = measured[0].path("both")
     store, first = synthetic_run.write_run(root, "one")
     _, second = synthetic_run.write_run(root, "two", text=" twice")
@@ -136,7 +146,10 @@ def test_a_gate_holds_a_model_to_it(measured: tuple[Store, RunRecord, RunRecord]
     assert kept.text.endswith(" (120 prompts, paired)")
     table, asked = gate_table(better)
     assert asked.startswith("Night 1 asks for p of at most 0.0092 by each rule")
-    assert [plain(cell) for cell in table.rows[1]][:2] == ["no loss of 0.5", "depth"]
+    assert [plain(cell) for cell in table.rows[1]][:2] == [
+        "no loss of 0.5",
+        "depth in its own unit",
+    ]
     worse = gate(store, with_gate(first, **rules), second)
     assert not worse.promote
     assert [one.outcome for one in worse.findings] == ["failed", "failed"]

@@ -7,27 +7,17 @@ from pathlib import Path
 import pytest
 
 from flows.report.markdown import markdown
+from flows.report.page import run_page
 from flows.report.sample_choice import samples
 from flows.report.sections.effects import heat_maps
-from flows.report.summaries import run_page
 from flows.report.verdict import Sentence, stage_verdicts, verdict
 from flows.runs import effects
-from flows.runs.effects import (
-    EXACT,
-    METRICS,
-    change_between,
-    corrected,
-    direction_of,
-    effects_over_examples,
-    outcomes,
-    overall_effect,
-    stage_effects,
-)
+from flows.runs.effects import EXACT, METRICS
 from flows.runs.results import RunResults, read_results
 from flows.runs.wording import duration, percent, points, sample_text
 from schemas.evaluation import EvalItem
 from schemas.examples import Domain
-from tests.flows.runs.synthetic_run import SKILL, spec, write_run
+from tests.flows.runs.synthetic_run import SKILL, damage, spec, without, write_run
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +57,13 @@ def item(prompt: str, **judged: object) -> EvalItem:
     ],
 )
 def test_only_shared_prompts_count_where_half_are_shared(before, after, found):
-    change = change_between(before, after, seed=0)
+    change = effects.change_between(before, after, seed=0)
     assert (change and (change.paired, change.before.n, change.delta)) == found
 
 
 def test_items_that_cannot_be_verified_do_not_count() -> None:
     items = [item("a"), item("b", check="none", exact=False), item("c", exact=False)]
-    assert outcomes(items, EXACT) == {("a", "q", "1"): True, ("c", "q", "1"): False}
+    assert effects.outcomes(items, EXACT) == {("a", "q", "1"): True, ("c", "q", "1"): False}
 
 
 def test_rows_of_another_file_that_have_the_same_numbers_are_other_prompts() -> None:
@@ -81,14 +71,16 @@ def test_rows_of_another_file_that_have_the_same_numbers_are_other_prompts() -> 
     before = [item("mmlu/0", exact=False), item("mmlu/1"), item("mmlu/2"), item("mmlu/3")]
     other = item("mmlu/0").model_copy(update={"prompt": "r"})
     after = [other, item("mmlu/1", answer="2"), *before[2:]]
-    change = change_between(outcomes(before, EXACT), outcomes(after, EXACT), seed=0)
+    change = effects.change_between(
+        effects.outcomes(before, EXACT), effects.outcomes(after, EXACT), seed=0
+    )
     assert (change.paired, change.after.n, change.delta) == (True, 2, 0.0)
     assert sample_text(change) == "2 prompts, paired"
 
 
 def test_effects_are_measured_against_the_model_that_training_started_from(run: RunResults) -> None:
-    effects = stage_effects(run, EXACT)
-    found = {name: (one.since, round(one.change.delta, 3)) for name, one in effects.items()}
+    measured = effects.stage_effects(run, EXACT)
+    found = {name: (one.since, round(one.change.delta, 3)) for name, one in measured.items()}
     assert found == {"sft": ("base", 0.4), "simpo": ("sft", 0.0), "grpo": ("simpo", 0.3)}
 
 
@@ -96,7 +88,7 @@ def test_what_shows_a_run_twice_computes_its_effects_and_samples_once(run, monke
     first, shown = stage_verdicts(run), samples(run)
     monkeypatch.setattr(effects, "change_between", None)
     monkeypatch.setattr(RunResults, "evaluated", None)
-    assert stage_effects(run, EXACT)["grpo"].since == "simpo"
+    assert effects.stage_effects(run, EXACT)["grpo"].since == "simpo"
     assert samples(run) is shown
     monkeypatch.undo()
     assert stage_verdicts(run) == first
@@ -104,13 +96,13 @@ def test_what_shows_a_run_twice_computes_its_effects_and_samples_once(run, monke
 
 def test_a_metric_that_stages_in_between_lack_is_measured_since_the_last_that_has_it(run):
     """Only the base and grpo have a safety evaluation."""
-    effect = stage_effects(run, METRICS[2])["grpo"]
+    effect = effects.stage_effects(run, METRICS[2])["grpo"]
     assert (effect.since, round(effect.change.delta, 3)) == ("base", 0.7)
 
 
 def test_effects_agree_with_the_evaluation_stage_s_own_metrics(run: RunResults) -> None:
     for metric in METRICS:
-        effect = overall_effect(run, metric)
+        effect = effects.overall_effect(run, metric)
         stored = run.models["grpo"].evaluations[metric.kind][0].metrics
         assert effect.change.after.value == stored[metric.name]
         assert effect.change.after.interval.low == pytest.approx(stored[f"{metric.name}_low"])
@@ -141,25 +133,10 @@ def test_what_is_said_of_a_stage(run: RunResults, stage: str, tone: str, said: s
     assert (verdict.tone, bool(re.fullmatch(pattern, verdict.text))) == (tone, True), verdict.text
 
 
-def test_a_stage_that_made_it_worse_is_a_loss(tmp_path: Path) -> None:
-    skill = {"base": 0.0, "sft": 0.8, "simpo": 0.4, "grpo": 0.4}
-    verdict = stage_verdict(read_results(*write_run(tmp_path, skill=skill)), "simpo")
-    assert verdict.tone == "bad"
-    assert "−40.0 points" in verdict.text
-    assert "a loss; drop it or change it" in verdict.text
-
-
-def test_a_stage_that_was_not_evaluated_gets_no_verdict(tmp_path: Path) -> None:
-    run = read_results(*write_run(tmp_path, stop_before="simpo", failure="no pairs"))
-    said = "has no model (failed), so nothing can be said about its effect."
-    assert stage_verdict(run, "simpo").text == said
-    assert stage_verdict(run, "sft").tone == "good"
-
-
 def test_the_verdict_as_markdown_has_the_rates_and_every_stage(run: RunResults) -> None:
-    text = markdown(list(run_page(run)))
-    row = "| exact answer | base: 0.0% [0.0, 3.1] | grpo: 70.0% [61.3, 77.5] | +70.0 points ["
-    assert row in text
+    text = markdown(run_page(run))
+    assert "### Exact answer\n\n0.0% → 70.0%\n\n**+70.0 points [" in text
+    assert "base [0.0, 3.1], grpo [61.3, 77.5]; 120 prompts, paired" in text
     assert "- **simpo** since sft" in text
 
 
@@ -213,13 +190,13 @@ def test_the_verdict_of_other_runs(tmp_path, rates, subject, words):
                 "answers 70.0% rightly after training; after sft, 40.0%.",
                 "Of sft alone nothing can be said in exact answer: not compared with a model",
             ],
-            ["before it, ", "before training", "not evaluated"],
+            ["before it, ", "before training", "no evaluation"],
         ),
         (  # the last model was asked no such question
             ["simpo_eval", "grpo_eval"],
             [
                 "answers 40.0% rightly after sft; before it, 0.0%.",
-                "Of simpo alone nothing can be said: not evaluated.",
+                "Of simpo alone nothing can be said: no evaluation.",
                 "Of grpo alone nothing can be said in exact answer: not compared",
             ],
             ["after training"],
@@ -228,9 +205,7 @@ def test_the_verdict_of_other_runs(tmp_path, rates, subject, words):
 )
 def test_the_verdict_names_the_models_that_it_compares(tmp_path, absent, words, never):
     store, record = write_run(tmp_path)
-    kept = [one for one in record.recipe.stages if one.name not in absent]
-    recipe = record.recipe.model_copy(update={"stages": tuple(kept)})
-    said = verdict(read_results(store, record.model_copy(update={"recipe": recipe}))).text
+    said = verdict(read_results(store, without(record, *absent))).text
     assert [one for one in words if one not in said] == [], said
     assert [one for one in never if one in said] == []
 
@@ -239,9 +214,7 @@ def test_a_stage_is_judged_by_what_was_measured_just_before_it(tmp_path: Path) -
     """Exact answers of the base and of grpo alone; safety of simpo, too."""
     more = (spec("simpo_safety", "safety_eval", prompts="rebalance", policy="simpo"),)
     store, record = write_run(tmp_path, more=more)
-    kept = [one for one in record.recipe.stages if one.name not in ("sft_eval", "simpo_eval")]
-    recipe = record.recipe.model_copy(update={"stages": tuple(kept)})
-    run = read_results(store, record.model_copy(update={"recipe": recipe}))
+    run = read_results(store, without(record, "sft_eval", "simpo_eval"))
     assert stage_verdict(run, "grpo").text.startswith("since simpo: safe rate +30.0 points")
     assert "What was gained comes from grpo since base (+70.0)." in verdict(run).text
 
@@ -252,21 +225,43 @@ def test_safety_is_said_of_the_model_that_was_asked(tmp_path: Path) -> None:
     assert "Safety of base: 0.0% of 60 answers are safe." in said
 
 
+def test_what_is_said_where_a_model_was_asked_more_and_an_evaluation_is_gone(
+    tmp_path: Path,
+) -> None:
+    """Of the base's 60 answers about safety 20 are left; sft's evaluation is damaged."""
+    store, record = write_run(tmp_path)
+    damage(store, record, "sft_eval")
+    run = read_results(store, record)
+    [asked] = run.models["base"].evaluations["safety_eval"]
+    del asked.items[20:]
+    said = verdict(run).text
+    assert "70.0% of 60 answers are safe (0.0% of 20 before training)." in said
+    assert "reused 1 of 11 stages." in said, "making all of them took more than the rest"
+    assert "has no evaluation to read" in stage_verdict(run, "sft").text
+
+
 def test_a_loss_does_not_come_from_what_gained(tmp_path: Path) -> None:
     skill = dict(zip(SKILL, (0.5, 0.8, 0.2, 0.2), strict=True))
-    said = verdict(read_results(*write_run(tmp_path, skill=skill))).text
+    run = read_results(*write_run(tmp_path, skill=skill))
+    said = verdict(run).text
     assert "That is a loss of 30.0 points" in said
     assert "What was gained comes from sft (+30.0). Harm was done by simpo (−60.0)" in said
+    simpo = stage_verdict(run, "simpo")
+    assert simpo.tone == "bad"
+    assert simpo.text.endswith("a loss; drop it or change it.")
 
 
 def test_effects_are_corrected_for_the_number_of_those_that_changed_anything() -> None:
     """Three looks of which one changed nothing: Holm over two."""
     right, wrong = dict.fromkeys("abcdef", True), dict.fromkeys("abcdef", False)
-    won, nothing = change_between(wrong, right, seed=0), change_between(wrong, wrong, seed=0)
+    won, nothing = (
+        effects.change_between(wrong, right, seed=0),
+        effects.change_between(wrong, wrong, seed=0),
+    )
     assert won.p == 2 / 2**6
-    p = corrected({"one": won, "other": won, "nil": nothing})
+    p = effects.corrected({"one": won, "other": won, "nil": nothing})
     assert p == {"one": 2 * won.p, "other": 2 * won.p, "nil": 1.0}
-    assert [direction_of(won.interval, p) for p in (won.p, p["one"])] == ["gain", "unclear"]
+    assert [effects.direction_of(won.interval, p) for p in (won.p, p["one"])] == ["gain", "unclear"]
 
 
 def test_numbers_are_written_one_way() -> None:
@@ -278,8 +273,8 @@ def test_numbers_are_written_one_way() -> None:
 
 def test_examples_in_the_prompt_make_no_other_base_of_the_chain(run, shown):
     for metric in METRICS:
-        assert stage_effects(shown, metric) == stage_effects(run, metric)
-        assert overall_effect(shown, metric) == overall_effect(run, metric)
+        assert effects.stage_effects(shown, metric) == effects.stage_effects(run, metric)
+        assert effects.overall_effect(shown, metric) == effects.overall_effect(run, metric)
     names = [model.name for model in shown.shown(EXACT.kind)]
     assert names == ["base", "base, 4 examples", "sft", "simpo", "grpo"]
     assert [model.name for model in run.shown(EXACT.kind)] == [*names[:1], *names[2:]]
@@ -287,7 +282,7 @@ def test_examples_in_the_prompt_make_no_other_base_of_the_chain(run, shown):
 
 def test_the_last_model_is_compared_with_the_base_that_was_shown_examples(shown):
     """120 prompts: 60 right with examples, 84 after GRPO, those 60 among them: +20 points."""
-    effect = effects_over_examples(shown, EXACT)["base, 4 examples"]
+    effect = effects.effects_over_examples(shown, EXACT)["base, 4 examples"]
     assert (effect.stage, effect.since, effect.direction) == ("grpo", "base, 4 examples", "gain")
     assert effect.change.before.value == 0.5
     assert effect.change.delta == pytest.approx(0.2)

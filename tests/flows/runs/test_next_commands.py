@@ -7,7 +7,7 @@ import pytest
 
 from flows.cli.main import parser
 from flows.runs.next_commands import next_commands
-from tests.flows.runs.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import without, write_run
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,6 @@ def test_three_commands_that_parse(stop, failure, commands, tmp_path):
 
 
 def test_no_gate_is_offered_where_the_base_was_not_asked(tmp_path):
-    _, record = write_run(tmp_path)
-    stages = tuple(one for one in record.recipe.stages if not one.name.startswith("base_"))
-    record = record.model_copy(
-        update={"recipe": record.recipe.model_copy(update={"stages": stages})}
-    )
+    record = without(write_run(tmp_path)[1], "base_eval", "base_safety")
     [_, second, _] = next_commands(record, "my.toml", {})
     assert second.startswith("lyceum report ")

@@ -52,6 +52,10 @@ def test_groups_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert sft["direction"] == "gain"
     assert sft["unpaired"]["low"] < 0 < sft["unpaired"]["high"]
     assert rows(seeds_table(over))["exact answer"]["seeds"] == "3"
+    alone = {**over, "metrics": [sft | {"quantity": True, "paired": False}]}
+    [(label, shown)] = rows(seeds_table(alone)).items()
+    assert label == "exact answer in its own unit", "the column's title says points"
+    assert shown["difference, points"].endswith(" unpaired")
     tables = [one for one in walk(list(comparison_blocks([compared]))) if isinstance(one, Table)]
     assert "Over seeds, paired: 7, 8, 9" in [plain(one.title) for one in tables]
 

@@ -56,11 +56,7 @@ def test_a_stage_has_its_mean_over_seeds_and_each_seeds_paired_interval(runs: Re
     assert sft.effects[8].change.interval.low < 0.5 < sft.effects[8].change.interval.high
     assert (simpo.spread.mean, simpo.direction) == (0.0, "unclear")
     assert list(grpo.effects) == [7, 8]
-
-
-def test_means_are_corrected_for_the_number_of_stages(runs: Replicates) -> None:
-    """p of SFT is 0.013 alone, times 3."""
-    sft, *_ = runs.stages(EXACT)
+    # corrected for the number of stages: 0.013 alone, times 3
     assert sft.spread.p == pytest.approx(0.0131, abs=1e-3)
     assert sft.p == pytest.approx(3 * sft.spread.p)
     assert sft.direction == "gain"

@@ -6,6 +6,7 @@ import sys
 import threading
 from queue import SimpleQueue
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -124,16 +125,6 @@ def test_a_tracker_that_fails_is_one_warning_without_secrets_and_the_others_go_o
     assert well.code == 0
 
 
-class Log:
-    """A RunLog of a run that has ended."""
-
-    def __init__(self, record: RunRecord) -> None:
-        self.record = record
-
-    def report(self, location: str) -> None:
-        self.record = self.record.model_copy(update={"report": location})
-
-
 def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracker(
     made: tuple[Store, RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,9 +135,8 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
     Mlflow().install(monkeypatch)
     monkeypatch.setitem(sys.modules, "mlflow", None)
     said: list[tuple[str, str]] = []
-    log: Any = Log(made[1])
     watch = Watch(say=lambda about, text: said.append((about, text)))
-    post_train.publish_report(made[0], log, watch)
+    post_train.publish_report(made[0], Mock(record=made[1]), watch)
     assert str(fake.summary["report"]).endswith("runs/demo-1/report.html")
     why = "it is not installed; `uv pip install mlflow-skinny`"
     asked = "run demo-1 was not sent to mlflow, which MLFLOW_TRACKING_URI asks for"

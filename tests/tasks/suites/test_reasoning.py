@@ -140,6 +140,7 @@ def test_a_mapping_that_a_suite_cannot_have_is_refused():
         ({"check": "choice"}, "choices and check = 'choice' belong together"),
         ({"reasoning": "r"}, "reasoning"),
         ({"expected": 0}, "expected"),
+        ({"label": "all"}, "'all' is the name of another suite, or of what reports and logs show"),
     ):
         with pytest.raises(InputError, match=message):
             parse_suites([MINE | {"check": "exact"} | change], "reasoning_eval")

@@ -18,9 +18,10 @@ from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.report import publish
 from flows.report.blocks import Figure, walk
 from flows.report.markdown import markdown
-from flows.report.page import Report, report_of
+from flows.report.page import Report, report_of, run_page
 from flows.report.sample_choice import right_and_wrong, samples
-from flows.report.summaries import plan_page, run_page
+from flows.report.sections.samples import sample_blocks
+from flows.report.summaries import plan_page
 from flows.runs.results import RunResults, read_results
 from infra.store.store import Store, open_store
 from tests.flows.growing_stores import commit_stage
@@ -44,17 +45,18 @@ def plan(resolved: ResolvedRecipe, store: Store) -> str:
 def test_the_plan_says_what_is_cached_what_runs_and_why(tmp_path: Path, tiny_recipe: Path) -> None:
     store, resolved = open_store(tmp_path / "store"), resolve(str(tiny_recipe))
     empty = plan(resolved, store)
-    assert "2 of 2 stages will run; how long that takes is not known." in empty
+    assert "2 stages. To run: distill and rebalance.\n\nNo estimate yet: no earlier run" in empty
     assert "| rebalance | rebalance | **would run** | ? | waits for distill |" in empty
 
     commit_stage(store, resolved.stages[0], tmp_path / "out")
     cached = plan(resolved, store)
     assert "| distill | distill | cached | 0.0 s | its artifact exists and verifies |" in cached
-    assert "1 of 2 stages will run" in cached
+    assert "2 stages, 1 cached: distill. To run: rebalance." in cached
 
     changed = plan(resolve(str(tiny_recipe), ["stages.distill.config.seed=7"]), store)
     assert "| distill | distill | **would run** | 12 s | no artifact has this key |" in changed
-    assert "- **distill** differs from its nearest artifact in `config.seed`: 0 → 7" in changed
+    assert "| stage | differs in | nearest artifact | here |" in changed
+    assert "| distill | `config.seed` | 0 | 7 |" in changed
 
 
 def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: Report) -> None:
@@ -75,10 +77,10 @@ def test_the_plots_are_the_report_s_as_images_that_need_nothing_else(report: Rep
 
 def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> None:
     shown = samples(results)
-    text = markdown(right_and_wrong(shown))
+    text = markdown(sample_blocks(right_and_wrong(shown)))
     groups = {(sample.group, sample.mark) for sample in shown}
     assert text.count("<details>") == text.count("</details>") == len(groups)
-    assert "<summary>math, right: " in text
+    assert "<summary>math base ✗ sft ✓ simpo ✓ grpo ✓ held math " in text
     assert "**base: wrong (malformed)**" in text
     assert "<reasoning>I look.</reasoning>" in text
 
@@ -86,8 +88,8 @@ def test_answers_show_one_right_and_one_wrong_per_group(results: RunResults) -> 
 def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
     evil = "\n```\n````\n</details><script>alert(1)</script>\n"
     run = read_results(*write_run(tmp_path, text=evil, prompts="<b>held</b>"))
-    text = markdown(right_and_wrong(samples(run)))
-    assert "<summary>math, right: &lt;b&gt;held&lt;/b&gt;" in text
+    text = markdown(sample_blocks(right_and_wrong(samples(run))))
+    assert "<summary>math base ✗ sft ✓ simpo ✓ grpo ✓ &lt;b&gt;held&lt;/b&gt;" in text
     for block in re.findall(r"^(`{5,})text\n(.*?)\n\1$", text, re.DOTALL | re.MULTILINE):
         text = text.replace(block[1], "")
     assert "script" not in text, "outside of its fence, which is longer than any of its own"
@@ -96,9 +98,9 @@ def test_no_text_of_a_model_breaks_out_of_its_block(tmp_path: Path) -> None:
 def test_the_page_of_a_failed_run_says_why_and_where_the_report_is(tmp_path: Path) -> None:
     store, record = write_run(tmp_path, stop_before="simpo", failure="the disk\nis full")
     run = read_results(store, record.model_copy(update={"report": "gs://bucket/demo/report.html"}))
-    page = markdown(list(run_page(run)))
-    assert "# demo: failed" in page
-    assert "**simpo** (failed):\n\n```text\nthe disk\nis full\n```" in page
+    page = markdown(run_page(run))
+    assert page.startswith("# demo\n\n**failed** · ")
+    assert "### Stage simpo failed\n\n```text\nthe disk\nis full\n```" in page
     assert "`gs://bucket/demo/report.html`" in page
     assert "(https://storage.cloud.google.com/bucket/demo/report.html)" in page
 
@@ -123,13 +125,7 @@ def test_a_run_is_shown_under_its_own_name(prefect_api, results, report, tmp_pat
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("gone"), OSError("the bucket is gone")])
 def test_it_is_only_a_view(report, monkeypatch, error):
-    warnings: list[str] = []
-
-    class Logger:
-        def warning(self, message: str, *parts: object) -> None:
-            warnings.append(message % parts)
-
     monkeypatch.setattr(publish, "get_client", Mock(side_effect=error))
-    monkeypatch.setattr(publish, "get_run_logger", Logger)
+    monkeypatch.setattr(publish, "get_run_logger", logger := Mock())
     publish.publish(report)
-    assert warnings == [f"the run could not be shown in Prefect: {error}"]
+    logger().warning.assert_called_once_with("the run could not be shown in Prefect: %s", error)
