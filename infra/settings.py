@@ -22,14 +22,14 @@ from schemas.base import InputError, StrictModel, problem_text
 
 def home_directory() -> Path:
     """The user's home directory. Raises InputError: nobody says which it is, as in containers whose
-    user has no name."""
-    try:
-        return Path.home()
-    except RuntimeError as error:
+    user has no name, or HOME is relative, which means another one in each job's directory."""
+    home = Path(os.path.expanduser("~"))
+    if not home.is_absolute():
         raise InputError(
-            f"nothing says which directory is your home: HOME is not set, and this system knows no"
-            f" user {os.getuid()}. Set HOME to a directory that you may write."
-        ) from error
+            "nothing says which directory is your home: HOME is not set or relative, and this"
+            f" system knows no user {os.getuid()}. Set HOME to a directory that you may write."
+        )
+    return home
 
 
 def _processor() -> str:
