@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from infra.cores import usable_cores
 from infra.store.location import expanded
 from schemas.base import InputError, StrictModel, problem_text
 
@@ -202,7 +203,7 @@ class Settings(_FromEnvironment):
     heartbeat_seconds: float = Field(default=2.0, gt=0)
     lease_seconds: float = Field(default=30.0, gt=0)
     stop_seconds: float = Field(default=5.0, gt=0)
-    parallel_jobs: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1)
+    parallel_jobs: int = Field(default_factory=lambda: max(1, usable_cores() // 2), ge=1)
     local_kinds: tuple[str, ...] = ()
     restarts: int = Field(default=3, ge=0)
     compile_cache: Directory = Field(default_factory=_default_compile_cache)
