@@ -144,7 +144,8 @@ class Worker:
         process = self._process
         pid = process.withdraw() if isinstance(process, Fork) else process.pid
         if pid is not None:
-            with suppress(ProcessLookupError):
+            # the second is macOS' word for a group whose processes have ended, not waited for yet
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, number)
 
     def _died(self, status: JobStatus, code: int) -> JobStatus:
