@@ -128,6 +128,20 @@ def test_a_job_commits_its_artifact_with_metrics_and_circumstances(bench: Bench)
     assert not bench.out(spec).exists()
 
 
+def test_an_artifact_counts_whatever_is_left_of_its_attempts(bench: Bench) -> None:
+    """The bucket was away when the checkpoints were to go: the stage had failed. The clock of an
+    attempt was put back: the seconds of all were fewer than none."""
+    away = "import infra.store.store as s\ndef away(*given): raise OSError('away')\n"
+    spec = bench.spec(WRITE + away + "s.Store.remove = away")
+    earlier = JobStatus(state="failed", began=2e9, heartbeat=1e9)
+    bench.store.write_json(f"work/{spec.key}/0/status.json", earlier)
+    assert (status := bench.ended(spec)).state == "succeeded", status
+    assert "what the attempts of stage play have kept stays: away" in bench.log(spec)
+    manifest = bench.store.valid("toy", spec.key)
+    assert manifest is not None
+    assert manifest.execution["seconds"] >= 0
+
+
 def test_an_artifact_that_exists_is_adopted_and_the_stage_does_not_run(bench: Bench) -> None:
     _, status = bench.run(WRITE)
     second, again = bench.run(WRITE, attempt="2")
