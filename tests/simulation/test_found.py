@@ -31,14 +31,6 @@ def test_a_worker_that_stood_still_in_a_request_asks_again() -> None:
     )
 
 
-def test_a_machine_whose_deletion_was_refused_for_long_is_deleted_when_it_may_be() -> None:
-    """The bucket fails, too, so that the agent cannot begin, and the job is lost. Its flow asked
-    for the deletion for as long as it was told to, gave that up, and then asked for the next
-    machine beside the one that was still paid for."""
-    away = Event("storm", 3.0, seconds=150.0), Event("reluctant", 10.0, seconds=150.0)
-    holds("bucket", "v5e-8", seed=102133, events=away)
-
-
 def test_the_machine_of_an_agent_that_was_killed_deletes_itself_when_it_may() -> None:
     """What is around the agent outlives it, and asks until that is accepted; nobody else does once
     the flow has ended. The startup script asked five times, in 33 s."""
@@ -59,20 +51,6 @@ def test_gc_that_stood_still_leaves_the_machine_of_a_run_that_took_over() -> Non
     )
     gc = (Event("gc", 2.9, amount=1.0),)
     holds("bucket", "v5e-8", seed=102243, flows=(0.0, 4.1), faults=stood_still, events=gc)
-
-
-def test_a_job_that_fails_beside_the_artifact_that_another_run_made_is_done() -> None:
-    """A run stands still and loses its lease; another one makes the artifact, and gc clears
-    directories of old attempts away. The worker goes on then, finds none, and fails: its run did,
-    too."""
-    stood_still = (
-        Fault("pause", "flow 1", "create job", 1, "after", 15.0),
-        Fault("pause", "worker", "remove kept", 2, "before", 200.0),
-    )
-    gc = (Event("gc", 71.7),)
-    holds(
-        "directory", "local", seed=202119, stages=2, flows=(0.0, 0.0), faults=stood_still, events=gc
-    )
 
 
 def test_a_budget_counts_machines_that_nobody_looked_at() -> None:
@@ -110,18 +88,6 @@ def test_a_job_that_ended_while_its_flow_stood_still_is_not_asked_for_again() ->
     """Within the request: the machine came, worked and went, and another one was asked for."""
     slept = (Fault("pause", "flow 1", "ask get", 1, "before", 200.0),)
     holds("bucket", "v5e-8", seed=40000059, stages=4, flows=(0.0, 35.0), faults=slept)
-
-
-def test_a_run_that_lost_its_lease_before_it_began_leaves_the_job_of_the_other() -> None:
-    """A flow stood still as soon as it had the lease, another one took over and asked for a
-    machine; the first woke, followed the machine as one that had outlived its flow, and took it for
-    dead when its agent stood still."""
-    stood_still = (
-        Fault("pause", "flow", "read manifest", 3, "after", 15.0),
-        Fault("pause", "agent", "write log", 1, "after", 15.0),
-    )
-    more: dict[str, Any] = {"stages": 2, "flows": (0.0, 0.0, 16.0), "region": "EUROPE-WEST4"}
-    holds("bucket", "v5e-16", seed=87000018, faults=stood_still, **more)
 
 
 def test_a_request_is_not_sent_again_for_a_job_that_another_run_has_ended() -> None:
@@ -195,16 +161,6 @@ def test_a_flow_that_follows_the_job_of_the_one_that_passed_it_leaves_it_there()
     holds("bucket", "v5e-8", seed=105053846, faults=(pause,), data=True, **more)
 
 
-def test_a_request_that_was_heard_before_a_takeover_is_not_sent_again() -> None:
-    """The flow that sent it was killed before it could note that. The next one found its machine,
-    stood still before it sent the request again, and the machine worked and went meanwhile."""
-    faults = (
-        Fault("kill", "flow", "ask create", 1, "after"),
-        Fault("pause", "flow", "ask create", 2, "before", 200.0),
-    )
-    holds("bucket", "v5e-8", seed=109052034, stages=3, flows=(0.0, 0.0), faults=faults, budget=0.01)
-
-
 def test_a_job_that_outlived_its_flow_is_found_though_no_listing_has_it_yet() -> None:
     """Its attempt was a third of a second old: the next flow asked for a machine beside its."""
     killed = (Fault("kill", "flow", "ask create", 4, "after"),)
@@ -236,30 +192,12 @@ def test_a_job_has_nothing_of_one_of_its_name_that_was_cleared_away_elsewhere() 
     holds("bucket", "local", seed=107053710, faults=faults, events=(force, stale, gc), **more)
 
 
-def test_a_flow_that_stood_still_leaves_the_job_of_the_run_that_took_over_alone() -> None:
-    """It was looking whether it held the lease. When it went on it followed the other's job as one
-    that had outlived its flow, and noted in that job's record that the job had ended."""
-    pause = Fault("pause", "flow 2", "read lease", 2, "after", 15.0)
-    stuck = Event("stuck", 2.9, "machine 1")
-    more: dict[str, Any] = {"stages": 2, "flows": (0.0, 0.0), "budget": 0.01, "data": True}
-    holds("bucket", "v5e-8", seed=113054480, faults=(pause,), events=(stuck,), **more)
-
-
 def test_gc_that_stood_still_reads_again_what_runs_need() -> None:
     """Between its look at the records and its first lease. A run began and ended meanwhile, which
     found a stage done whose artifact gc then removed."""
     pause = Fault("pause", "operator", "create lease", 1, "before", 200.0)
     events = Event("gc", 60.2, amount=1.0), Event("force", 82.7, "flow 1")
     holds("directory", "local", seed=114052066, stages=4, faults=(pause,), events=events)
-
-
-def test_a_lost_job_is_not_started_again_without_the_lease() -> None:
-    """A flow stood still, another took the stage over, made it and deleted the machine; the first
-    woke, took the job for lost and asked for a machine, which gc deleted as nobody's."""
-    pause = Fault("pause", "flow", "write tpu", 3, "after", 40.0)
-    events = Event("gc", 51.9, amount=1.0), Event("drift", 0.0, "flow 2", amount=1.05)
-    more: dict[str, Any] = {"flows": (0.0, 0.0), "region": "EUROPE-WEST4", "events": events}
-    holds("bucket", "v5e-8", seed=116021554, stages=2, faults=(pause,), **more)
 
 
 def test_gc_gives_back_what_a_run_found_before_it_was_set_aside() -> None:
@@ -282,16 +220,6 @@ def test_a_run_that_gc_drops_before_its_entry_is_there_is_no_champion() -> None:
     events = Event("promote", 60.0), Event("gc", 62.0, amount=1.0)
     for place in ("directory", "bucket"):
         holds(place, "local", stages=3, faults=still, events=events)
-
-
-def test_gc_leaves_the_record_of_a_machine_that_it_cannot_see_to() -> None:
-    """It dropped a run whose flow had been killed and whose machine worked, while the cloud refused
-    to answer. The next run asked for a machine beside it."""
-    killed = Fault("kill", "flow", "write tpu", 2, "after")
-    refusal = Event("refusal", 19.6, "cloud", seconds=2.0, amount=4.0)
-    more: dict[str, Any] = {"stages": 3, "flows": (0.0, 24.0), "region": "US", "data": True}
-    events = refusal, Event("gc", 19.9, amount=1.0)
-    holds("bucket", "v5e-8", seed=114054282, faults=(killed,), events=events, **more)
 
 
 def test_a_machine_is_not_given_up_because_the_store_was_away_while_it_booted() -> None:
