@@ -5,7 +5,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -282,38 +281,23 @@ def test_the_log_is_streamed_by_whole_lines(workshop: Workshop) -> None:
     assert backend.log(handle, offset) == ("", offset)
 
 
-@pytest.fixture
-def environment(workshop: Workshop) -> Callable[..., dict[str, str]]:
-    """The environment of a worker, as it sees it."""
-
-    def seen(**settings: object) -> dict[str, str]:
-        backend = workshop.backend(
-            "print(json.dumps([dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid()]));"
-            " status('succeeded')",
-            **settings,
-        )
-        backend._look = lambda: Found(None)
-        spec = workshop.spec(attempt=str(len(workshop.store.children("work/k"))))
-        handle = backend.submit(spec.model_copy(update={"devices": True}))
-        assert final(backend, handle).state == "succeeded"
-        values, cwd, own_session = json.loads(backend.log(handle, 0)[0].splitlines()[1])
-        assert (Path(cwd) / "tasks" / "worker").exists()
-        assert own_session
-        return dict(values)
-
-    return seen
-
-
-def test_a_worker_gets_defaults_that_the_caller_may_override(environment, monkeypatch, tmp_path):
-    for name in ("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    plain = environment(compile_cache="")
-    assert (plain["JAX_PLATFORMS"], plain["LYCEUM_PARENT_PID"]) == ("cpu", str(os.getpid()))
-    assert "JAX_COMPILATION_CACHE_DIR" not in plain
-    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    cached = environment(compile_cache=str(tmp_path))
-    assert cached["JAX_PLATFORMS"] == "tpu"
-    assert cached["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
+def test_a_worker_has_the_directory_of_the_code_a_session_and_the_variables_for_it(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    backend = workshop.backend(
+        "print(json.dumps([dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid()]));"
+        " status('succeeded')",
+        compile_cache="/jax",
+    )
+    handle = backend.submit(workshop.spec())
+    assert final(backend, handle).state == "succeeded"
+    values, cwd, own_session = json.loads(backend.log(handle, 0)[0].splitlines()[1])
+    assert (Path(cwd) / "tasks" / "worker").exists()
+    assert own_session
+    assert (values["JAX_PLATFORMS"], values["LYCEUM_PARENT_PID"]) == ("cpu", str(os.getpid()))
+    assert values["JAX_COMPILATION_CACHE_DIR"] == "/jax"
 
 
 def test_a_store_that_is_a_file_is_refused_before_anything_starts(workshop, tmp_path):

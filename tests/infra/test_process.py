@@ -26,9 +26,13 @@ def test_a_large_buffer_lies_in_huge_pages(monkeypatch: pytest.MonkeyPatch) -> N
     assert int(printed(LARGE_BUFFER, **worker_environment(""))) > 32 << 10  # kB; without, it is 0
 
 
-def test_who_chose_something_of_glibc_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
-    assert worker_environment("")["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+def test_who_chose_something_else_than_a_default_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {"GLIBC_TUNABLES": "glibc.malloc.check=1", "JAX_PLATFORMS": "tpu"}
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    assert chosen.items() <= worker_environment("").items()
+    assert "JAX_COMPILATION_CACHE_DIR" not in worker_environment("")
 
 
 def test_an_empty_variable_chooses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

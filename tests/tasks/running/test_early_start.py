@@ -11,12 +11,12 @@ import pytest
 from infra.backend import JobHandle
 from infra.context import context
 from infra.store.store import Store, open_store
-from schemas.artifact import Manifest
 from schemas.base import StageFailed, Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks.running.early_start import begin, begun_since, take
 from tasks.running.execution import make
 from tasks.running.watch import Listener, Watch
+from tests.infra.store.test_store import draft
 
 KEY = "0" * 64
 
@@ -80,10 +80,7 @@ def test_a_job_that_failed_beside_anothers_commit_is_done(bench: Bench, tmp_path
     begin(job, Watch())
     assert gate.polled.wait(10)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "rows.jsonl").write_text("{}")
-    made = {"version": 1, "config": {}, "inputs": {}, "files": ()}
-    draft = Manifest(kind=job.kind, key=KEY, attempt="2", **made)
-    open_store(tmp_path / "store").commit(draft, tmp_path / "out")
+    open_store(tmp_path / "store").commit(draft("2", KEY, kind=job.kind), tmp_path / "out")
     gate.open.set()
     begun = take(KEY)
     assert begun is not None

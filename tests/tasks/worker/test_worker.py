@@ -21,10 +21,11 @@ from infra.local import LocalBackend
 from infra.process import ROOT
 from infra.settings import Settings
 from infra.store.store import open_store
-from schemas.artifact import Manifest, stage_key
+from schemas.artifact import stage_key
 from schemas.job import JobSpec, JobStatus
 from tests.fakes.process import until
 from tests.fakes.vm import STAGE
+from tests.infra.store.test_store import draft
 from tests.processes import exists
 
 TOY_WORKER = """
@@ -154,9 +155,7 @@ def test_an_artifact_that_was_committed_meanwhile_is_adopted(bench: Bench) -> No
     spec, _ = bench.start(WRITE + wait)
     other = bench.store.path(f"work/{spec.key}/2/out")
     other.mkdir(parents=True)
-    made = {"version": 1, "config": spec.config, "inputs": {}, "files": ()}
-    draft = Manifest(kind="toy", key=spec.key, attempt="2", **made)
-    winner = bench.store.commit(draft, other)
+    winner = bench.store.commit(draft("2", spec.key, kind="toy", config=spec.config), other)
     (bench.out(spec).parent / "go").touch()
     status = until(lambda: bench.status(spec), lambda status: status.state in FINAL)
     assert (status.state, status.artifact) == ("succeeded", winner.ref())
