@@ -95,10 +95,8 @@ class Files(Objects):
         try:
             with self.explained(self.root):
                 yield
-        except (
-            OSError,
-            RecursionError,
-        ) as error:  # a directory of a thousand levels is made by recursion
+        # a directory of a thousand levels is made by recursion
+        except (OSError, RecursionError) as error:
             why = getattr(error, "strerror", None) or error
             raise InputError(
                 f"store {self.uri}: {self.root}: {why}. Give --store another path, for example"
