@@ -92,7 +92,7 @@ upload() { # NAME CURL-ARGUMENTS...
 
 # What the job is
 
-attribute() { # VARIABLE NAME: one of the metadata that the machine was made with. Who ends here cannot delete it, so a server that is away is waited for.
+attribute() { # VARIABLE NAME: one of the metadata that the machine was made with. Who ends without them cannot delete it: their server is waited for.
     local value
     step="reading the metadata attribute $2"
     until value=$(again metadata "instance/attributes/$2"); do
