@@ -20,8 +20,8 @@ from schemas.job import JobSpec, JobStatus
 from tests.fakes.process import until
 from tests.processes import exists
 
-WORKER = """
-import json, os, pathlib, subprocess, sys, time
+LINES = """
+import json, os, pathlib, signal, subprocess, sys, time
 here = pathlib.Path(sys.argv[-1]).parent
 
 def status(state, **fields):
@@ -33,8 +33,8 @@ def told():
     while not (here / "go").exists():
         time.sleep(0.02)
 
-print("started", os.getpid(), flush=True)
 """
+WORKER = f'{LINES}print("started", os.getpid(), flush=True)\n'
 
 
 class Workshop:
@@ -138,7 +138,7 @@ CHILD = (
     "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']);"
     " print('child', child.pid, flush=True)\n"
 )
-DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
 @pytest.mark.parametrize("deaf", [False, True])

@@ -29,6 +29,7 @@ from schemas.job import JobSpec, JobStatus
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_metadata import MetadataServer
 from tests.fakes.vm import NAME, until
+from tests.infra.test_local import LINES
 
 SECRET = "hf_abcdefghijklmnop"
 
@@ -41,17 +42,7 @@ def store(gcs_bucket: str) -> Store:
 # The agent in this process, whose worker is a few lines of Python
 
 
-WORKER = """
-import json, os, pathlib, signal, sys, time
-here = pathlib.Path(sys.argv[-1]).parent
-
-def status(state, **fields):
-    value = {"state": state, "heartbeat": time.time(), **fields}
-    (here / "status.new").write_text(json.dumps(value))
-    os.replace(here / "status.new", here / "status.json")
-
-print("started", flush=True)
-"""
+WORKER = f'{LINES}print("started", flush=True)\n'
 SLEEP = "status('running', progress={'done': 1, 'total': 2}); time.sleep(60)"
 POLITE = (
     "signal.signal(signal.SIGTERM, lambda *_: (status('succeeded', exit_code=0), os._exit(0)))\n"
