@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from infra.accelerator import Found, find
+from infra.accelerator import find
 from infra.backend import FINAL, JobBackend, JobHandle, Leftover
 from infra.context import context
 from infra.forks import ForkServer, can_fork
@@ -49,17 +49,15 @@ class LocalBackend(JobBackend):
         settings: execution settings.
         command: how to start a worker; the path of `job.json` is appended. The worker of a checkout
             begins as a fork where that is possible (`infra.forks`).
-        look: finds the accelerator; asked when the first job wants devices.
     """
 
     def __init__(
         self,
         settings: Settings,
         command: Sequence[str] = WORKER,
-        look: Callable[[], Found] = find,
     ) -> None:
         self._settings = settings
-        self._command, self._look = tuple(command), look
+        self._command, self._look = tuple(command), find
         self._jobs: dict[JobHandle, _Job] = {}
         self._silences: dict[JobHandle, Silence] = {}
         self._forks: list[tuple[Mapping[str, str], ForkServer]] = []
@@ -214,7 +212,8 @@ class LocalBackend(JobBackend):
             for name in ("log.txt", "status.json"):
                 file = attempt_file(handle.key, handle.attempt, name)
                 if job.store.path(file).exists():
-                    job.store.write_bytes(file, job.store.path(file).read_bytes())
+                    text = job.store.path(file).read_text(encoding="utf-8", errors="replace")
+                    job.store.write_bytes(file, mask(text).encode())
         except (OSError, InputError) as error:
             log.warning(
                 "the log of job %s/%s could not be copied to %s: %s",

@@ -1,12 +1,12 @@
 """A worker as a process of this machine: what `infra.local` and the agent of a cloud machine
 (`infra.tpu.host`) share.
 
-The worker's environment is the caller's, except Prefect's variables, with these defaults: JAX on
-the CPU, quiet native logs, unbuffered output, a fixed hash seed, huge pages, and JAX's persistent
-compilation cache, so that a program is compiled once and not once per stage. That cache was tried
-with jax 0.10.2 on a CPU: other processes hit it, results are bitwise the same, and a damaged entry
-is noticed (a warning) and compiled again. `infra.accelerator` has what differs for a job that gets
-this machine's GPU or TPU.
+The worker's environment is the caller's, except Prefect's variables, with these defaults, which an
+empty variable has, too: JAX on the CPU, quiet native logs, unbuffered output, a fixed hash seed,
+huge pages, and JAX's persistent compilation cache, so that a program is compiled once and not once
+per stage. That cache was tried with jax 0.10.2 on a CPU: other processes hit it, results are
+bitwise the same, and a damaged entry is noticed (a warning) and compiled again. `infra.accelerator`
+has what differs for a job that gets this machine's GPU or TPU.
 """
 
 import os
@@ -144,7 +144,8 @@ class Worker:
         process = self._process
         pid = process.withdraw() if isinstance(process, Fork) else process.pid
         if pid is not None:
-            with suppress(ProcessLookupError):
+            # the second is macOS' word for a group whose processes have ended, not waited for yet
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, number)
 
     def _died(self, status: JobStatus, code: int) -> JobStatus:
@@ -191,6 +192,21 @@ def read_lines(path: Path, offset: int, limit: int = -1) -> bytes:
     return data if len(data) == limit and b"\n" not in data else data[: data.rfind(b"\n") + 1]
 
 
+_PATHS = {
+    *("GOOGLE_APPLICATION_CREDENTIALS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "HF_HOME", "HF_HUB_CACHE", "HF_TOKEN_PATH"),
+    *("KAGGLE_CONFIG_DIR", "KAGGLEHUB_CACHE"),
+}
+"""Variables that name a file or directory, as people may: relative to where they are."""
+
+
+def _from_here(name: str, value: str) -> str:
+    """A variable's value for a process in another directory."""
+    if name == "PYTHONPATH" and value:
+        return os.pathsep.join(map(os.path.abspath, value.split(os.pathsep)))
+    return os.path.abspath(value) if name in _PATHS and value and value[0] != "~" else value
+
+
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """XLA gives a step's buffers back to the kernel and asks for them anew, and the kernel clears them
 page by page: a quarter of a step of `gemma3-tiny`. With transparent huge pages, which glibc from
@@ -216,5 +232,9 @@ def worker_environment(compile_cache: str) -> dict[str, str]:
         }
     # A job knows nothing of Prefect, and runs what models write: it gets no key of a Prefect
     # server.
-    caller = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    caller = {
+        name: _from_here(name, value)
+        for name, value in os.environ.items()
+        if not name.startswith("PREFECT_") and (value or name not in defaults)
+    }
     return {**defaults, **caller, "PYTHONUNBUFFERED": "1", "LYCEUM_PARENT_PID": str(os.getpid())}

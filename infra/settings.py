@@ -16,20 +16,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from infra.cores import usable_cores
 from infra.store.location import expanded
 from schemas.base import InputError, StrictModel, problem_text
 
 
 def home_directory() -> Path:
     """The user's home directory. Raises InputError: nobody says which it is, as in containers whose
-    user has no name."""
-    try:
-        return Path.home()
-    except RuntimeError as error:
+    user has no name, or HOME is relative, which means another one in each job's directory."""
+    home = Path(os.path.expanduser("~"))
+    if not home.is_absolute():
         raise InputError(
-            f"nothing says which directory is your home: HOME is not set, and this system knows no"
-            f" user {os.getuid()}. Set HOME to a directory that you may write."
-        ) from error
+            "nothing says which directory is your home: HOME is not set or relative, and this"
+            f" system knows no user {os.getuid()}. Set HOME to a directory that you may write."
+        )
+    return home
 
 
 def _processor() -> str:
@@ -202,7 +203,7 @@ class Settings(_FromEnvironment):
     heartbeat_seconds: float = Field(default=2.0, gt=0)
     lease_seconds: float = Field(default=30.0, gt=0)
     stop_seconds: float = Field(default=5.0, gt=0)
-    parallel_jobs: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1)
+    parallel_jobs: int = Field(default_factory=lambda: max(1, usable_cores() // 2), ge=1)
     local_kinds: tuple[str, ...] = ()
     restarts: int = Field(default=3, ge=0)
     compile_cache: Directory = Field(default_factory=_default_compile_cache)

@@ -13,12 +13,13 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from flows.planning.machine import memory_bytes, usable_cores
+from flows.planning.machine import memory_bytes
 from flows.server.key import ours
 from flows.server.prefect_api import api_problem, bypass_proxy, configured_api
 from flows.server.unconfigured import is_unconfigured
 from infra.accelerator import find
 from infra.context import context
+from infra.cores import usable_cores
 from infra.distribution import DISTRIBUTION
 from infra.secrets import mask
 from infra.targets import check_target

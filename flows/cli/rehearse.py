@@ -17,6 +17,7 @@ from flows.rehearsal.page import page_blocks, write_rehearsal
 from flows.runs.record import run_folder
 from flows.runs.results import read_results
 from infra.context import context
+from infra.cores import usable_cores
 from schemas.reports import RunRecord
 from tasks.models.model_source import TINY
 from tasks.rehearsal.environment import GLIBC_TUNABLES, XLA_FLAGS
@@ -91,7 +92,7 @@ def jobs_environment(url: str, *, tiny: bool) -> Iterator[None]:
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", GLIBC_TUNABLES),
     }
     if tiny and _PARALLEL not in os.environ:
-        ours[_PARALLEL] = str(os.cpu_count() or 1)
+        ours[_PARALLEL] = str(usable_cores())
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

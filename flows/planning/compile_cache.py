@@ -28,9 +28,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, Self
 
-from flows.planning.machine import free_bytes, usable_cores
+from flows.planning.machine import free_bytes
 from infra.accelerator import find
 from infra.context import context
+from infra.cores import usable_cores
 from infra.distribution import install
 from infra.process import ROOT, worker_environment
 from infra.settings import Settings

@@ -1,5 +1,5 @@
 """The machine for which programs are planned, a TPU of the cloud or the accelerator of this
-machine; and the cores and the memory of this one."""
+machine; and the memory of this one."""
 
 import os
 from contextlib import suppress
@@ -57,13 +57,6 @@ def planned(target: str) -> Machine:
     machine = machine_of(target)
     assert machine is not None, target
     return machine
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on every system
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def memory_bytes() -> int:

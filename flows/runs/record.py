@@ -11,7 +11,6 @@ keeps them.
 import functools
 import json
 import logging
-import os
 import platform
 import secrets
 import sys
@@ -22,6 +21,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from flows.recipe.resolve import ResolvedRecipe
+from infra.cores import usable_cores
 from infra.distribution import DISTRIBUTION
 from infra.process_identity import is_gone, is_here, this_process
 from infra.secrets import mask
@@ -258,7 +258,7 @@ def _packages() -> dict[str, str]:
 def _execution() -> dict[str, Any]:
     return {
         "host": platform.node(),
-        "cores": os.cpu_count(),
+        "cores": usable_cores(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "packages": _packages(),

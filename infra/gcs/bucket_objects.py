@@ -284,8 +284,8 @@ class BucketObjects(Objects):
             self._client = emulator, self.ask(lambda timeout: _client(emulator))
         return self._client[1].bucket(self.name, user_project=self._payer or None)
 
-    def _blob(self, path: str, generation: int | None = None) -> "storage.Blob":
-        return self._handle().blob(path, generation=generation)
+    def _blob(self, path: str) -> "storage.Blob":
+        return self._handle().blob(path)
 
     def _account(self) -> str:
         credentials = self._handle().client._credentials

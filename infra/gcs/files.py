@@ -53,7 +53,7 @@ def fetch(uri: str, settings: Settings, needed: Callable[[Iterable[str]], list[s
     for local in directory.rglob("[!.]*"):  # removed from the bucket since
         name = local.relative_to(directory).as_posix()
         if local.is_file() and name not in stored and not name.startswith(".parts/"):
-            local.unlink()
+            local.unlink(missing_ok=True)  # another process may be as far
     entries = [
         FileEntry(path=name, size=stored[name].size, sha256="", crc32c=stored[name].crc32c)
         for name in needed(stored)

@@ -11,8 +11,8 @@ month after they were written; `lyceum gc` ignores them.
 """
 
 import logging
-import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -67,11 +67,13 @@ class Compiled:
             self.look(finished=True)
 
     def _entries(self) -> dict[str, int]:
-        """Name -> size of the local entries worth sending."""
-        if not self._directory.is_dir():
-            return {}
-        found = [entry for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
-        return {entry.name: size for entry in found if (size := entry.stat().st_size) >= SMALLEST}
+        """Name -> size of the local entries worth sending. Some may go meanwhile."""
+        sizes: dict[str, int] = {}
+        with suppress(OSError):
+            for entry in self._directory.glob(f"*{_SUFFIX}"):
+                with suppress(FileNotFoundError):
+                    sizes[entry.name] = entry.stat().st_size
+        return {name: size for name, size in sizes.items() if size >= SMALLEST}
 
     def _bring(self) -> None:
         try:

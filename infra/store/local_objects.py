@@ -95,10 +95,8 @@ class Files(Objects):
         try:
             with self.explained(self.root):
                 yield
-        except (
-            OSError,
-            RecursionError,
-        ) as error:  # a directory of a thousand levels is made by recursion
+        # a directory of a thousand levels is made by recursion
+        except (OSError, RecursionError) as error:
             why = getattr(error, "strerror", None) or error
             raise InputError(
                 f"store {self.uri}: {self.root}: {why}. Give --store another path, for example"
@@ -146,13 +144,13 @@ class Files(Objects):
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
         """See Objects. A directory answers at once or not at all: `seconds` changes nothing."""
         path = self.path(name)
-        with self.explained(path), _temporary_beside(path) as temporary:
+        with self.explained(path), temporary_beside(path) as temporary:
             temporary.write_bytes(data)
             os.replace(temporary, path)
 
     def create(self, name: str, data: bytes) -> bool:
         path = self.path(name)
-        with self.explained(path), _temporary_beside(path) as temporary:
+        with self.explained(path), temporary_beside(path) as temporary:
             _write_durably(temporary, data)
             if not self._link(temporary, path):
                 return False
@@ -351,7 +349,7 @@ def file_entry(directory: Path, name: str) -> FileEntry:
 
 
 @contextmanager
-def _temporary_beside(path: Path) -> Iterator[Path]:
+def temporary_beside(path: Path) -> Iterator[Path]:
     """A name for a temporary file in the same directory; the file is removed in any case."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")

@@ -4,8 +4,8 @@ it, and why it cannot be written."""
 import os
 import shutil
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
+from infra.store.local_objects import temporary_beside
 from schemas.base import InputError
 
 SPARE = 256 << 20
@@ -14,8 +14,11 @@ SPARE = 256 << 20
 
 def require_space(directory: Path, size: int, what: str) -> None:
     """Raises InputError when `size` more bytes do not fit on the disk of `directory`, which it
-    creates; `what` is for the message."""
-    directory.mkdir(parents=True, exist_ok=True)
+    creates, or it cannot be created; `what` is for the message."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(directory, error) from error
     free = shutil.disk_usage(directory).free
     if size and size + SPARE > free:
         raise InputError(
@@ -25,11 +28,11 @@ def require_space(directory: Path, size: int, what: str) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file of the cache: others read it whole, at any moment. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)
+    """Write a file of the cache: others read it whole, at any moment. Raises OSError; nothing of a
+    file that could not be written stays."""
+    with temporary_beside(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
 
 
 def unwritable(directory: Path, error: OSError) -> InputError:

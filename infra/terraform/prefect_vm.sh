@@ -17,10 +17,11 @@ variable() {
   printf '%s="%s"\n' "$1" "$(sed 's/[\\"]/\\&/g' <<<"$2")"
 }
 
-# The newest version of a secret; fails where there is none yet. New permissions need a minute to come into force.
+# The newest version of a secret; fails where there is none yet, or it was disabled or destroyed. New permissions need a minute to come into
+# force.
 secret() {
   until gcloud secrets versions access latest --secret="lyceum-$1" 2>"$home/error"; do
-    if grep --quiet NOT_FOUND "$home/error"; then return 1; fi
+    if grep --quiet --extended-regexp 'NOT_FOUND|FAILED_PRECONDITION' "$home/error"; then return 1; fi
     cat "$home/error" >&2
     sleep 15
   done

@@ -28,6 +28,7 @@ from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
 from infra.store.remote import host_status
 from infra.store.store import Store, attempt_file
+from infra.targets import check_reach
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job import Order, TpuJob
 from infra.tpu.job_record import TpuRecord, record_name, store_label
@@ -287,11 +288,7 @@ class CloudTpuBackend(JobBackend):
 
     def _store(self, location: str) -> Store:
         """Raises InputError for a store that VMs cannot reach."""
-        if not location.startswith("gs://"):
-            raise InputError(
-                f"store {location}: a TPU cannot reach it. Give a store in a bucket, --store"
-                f" gs://BUCKET/PREFIX, for target {self._kind.name}."
-            )
+        check_reach(self._kind.name, location)
         return context().store(location)
 
     def zones(self, store: Store) -> tuple[str, ...]:

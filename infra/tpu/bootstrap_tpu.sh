@@ -92,10 +92,13 @@ upload() { # NAME CURL-ARGUMENTS...
 
 # What the job is
 
-attribute() { # VARIABLE NAME: one of the metadata that the machine was made with
+attribute() { # VARIABLE NAME: one of the metadata that the machine was made with. Who ends without them cannot delete it: their server is waited for.
     local value
     step="reading the metadata attribute $2"
-    value=$(again metadata "instance/attributes/$2")
+    until value=$(again metadata "instance/attributes/$2"); do
+        if (($? == NOT_FOUND)); then return "$NOT_FOUND"; fi
+        sleep 60
+    done
     export "$1=$value"
 }
 

@@ -42,7 +42,8 @@ TICK_SECONDS = 0.2
 """Seconds between looks at the worker."""
 
 WRITE_SECONDS = 10.0
-"""Seconds to try to send a status or a piece of the log, until there are newer ones."""
+"""Seconds to try to send a status or a piece of the log, until there are newer ones, or to look
+whether the job is to pause."""
 
 CHUNK_BYTES = 4 << 20
 """The most bytes of the log in one object."""
@@ -189,7 +190,10 @@ class Agent:
                     name, self._status.model_copy(update={"heartbeat": time.time()}), WRITE_SECONDS
                 )
                 self._log.ship()
-                if self._worker.started and self._store.read_bytes(pause) is not None:
+                if (
+                    self._worker.started
+                    and self._store.read_bytes(pause, WRITE_SECONDS) is not None
+                ):
                     self._worker.pause()
             except (OSError, InputError) as error:
                 if str(error) != said:

@@ -40,6 +40,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from infra.cores import usable_cores
 from schemas.base import clip
 from tasks.cleaning.rules import (
     CAUSES,
@@ -231,7 +232,7 @@ def clean(
     from tasks.cleaning.survey import blocks, plan_of
 
     empty_scratch(scratch)
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or usable_cores()
     plan, items = plan_of(evaluations, rules)
     state = surveyed(blocks(files), plan, scratch, workers, progress)
     state.drop_duplicates()

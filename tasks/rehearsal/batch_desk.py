@@ -47,7 +47,7 @@ class BatchDesk:
         """Take a file, or work off a batch; None: the path is of neither."""
         match path.strip("/"):
             case "files":
-                return self._file(_uploaded(body, content_type))
+                return self._file(uploaded(body, content_type))
             case "batches":
                 return self._batch(json.loads(body))
         return None
@@ -92,7 +92,7 @@ class BatchDesk:
         return {"id": "x", "custom_id": line["custom_id"], "response": response, "error": None}
 
 
-def _uploaded(body: bytes, content_type: str) -> bytes:
+def uploaded(body: bytes, content_type: str) -> bytes:
     """The file in a multipart form."""
     message = message_from_bytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + body)
     for part in message.walk():

@@ -10,6 +10,7 @@ cents, or nothing. What is asked of whom is counted.
 
 import json
 import secrets
+import sys
 import threading
 import time
 from collections import Counter
@@ -92,6 +93,11 @@ class StandIn(ThreadingHTTPServer):
     def close(self) -> None:
         self.shutdown()
         self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A worker that was stopped while it waited for its answer is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def answer(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Status and JSON for a request."""

@@ -11,13 +11,13 @@ credit is always worth less than passing.
 sandbox failed, since nothing is known of its code.
 """
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from pydantic import Field
 
+from infra.cores import usable_cores
 from schemas.examples import Prompt, parse_trace
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.sandbox.bubblewrap import SandboxFailed, require_sandbox
@@ -48,7 +48,7 @@ def score(
     """
     pairs = zip(prompts, responses, strict=True)
     # threads only wait: the code runs in processes of its own
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(usable_cores()) as threads:
         return list(threads.map(lambda pair: _score(config, *pair), pairs))
 
 

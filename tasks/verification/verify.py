@@ -8,12 +8,12 @@ in `tasks/checks/` that judges the answer, or is `none`: free text, which is nev
 in no denominator.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from infra.cores import usable_cores
 from schemas.examples import Prompt, parse_trace
 from tasks.contract.check import CHECKS, Outcome, check_of
 
@@ -78,7 +78,7 @@ def for_each(prompts: Sequence[Prompt], judge: Callable[[int], T]) -> list[T]:
     slow = [index for index, check in enumerate(checks) if check and check.slow]
     if not slow:
         return [judge(index) for index in range(len(prompts))]
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(usable_cores()) as threads:
         found = dict(zip(slow, threads.map(judge, slow), strict=True))
     return [found[index] if index in found else judge(index) for index in range(len(prompts))]
 

@@ -117,7 +117,10 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
     is removed."""
     try:
         artifact = run_job(spec, store, supervisor, meter)
-        _workspace(spec, store).clear()  # nobody needs another attempt
+        try:
+            _workspace(spec, store).clear()  # nobody needs another attempt
+        except (OSError, InputError) as error:  # nor is the artifact worse for what stays
+            log.warning("what the attempts of stage %s have kept stays: %s", spec.stage, error)
         return JobStatus(state="succeeded", heartbeat=time.time(), exit_code=0, artifact=artifact)
     except hosts.HostLost as error:
         return ended("failed", str(error), 1, lost=True)
@@ -332,7 +335,8 @@ def _seconds_before(spec: JobSpec, store: Store) -> float:
             known.append(store.read_json(host_status(spec.key, attempt, 0), JobStatus))
     statuses = [status for status in known if status is not None]
     made = max((one.heartbeat for one in statuses if one.state == "succeeded"), default=0.0)
-    return sum(one.heartbeat - one.began for one in statuses if one.began > made)
+    # a clock that was put back meanwhile takes no time from another attempt
+    return sum(max(0.0, one.heartbeat - one.began) for one in statuses if one.began > made)
 
 
 def _version(package: str) -> str | None:

@@ -2,8 +2,9 @@
 finished when a test says so."""
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
+
+from tasks.rehearsal.batch_desk import uploaded
 
 if TYPE_CHECKING:
     from tests.fakes.chat_server import ChatServer, Request, _Connection
@@ -41,7 +42,7 @@ class Batches:
 
     def _answer(self, request: "Request", parts: list[str]) -> dict[str, Any] | None:
         if parts == ["files"] and request.method == "POST":
-            name = self._keep(_file_in(request))
+            name = self._keep(uploaded(request.raw, request.headers["content-type"]))
             return _file(name, len(self._files[name]))
         if parts == ["batches"] and request.method == "POST":
             return self._create(request.body)
@@ -103,13 +104,3 @@ class Batches:
 def _file(name: str, size: int) -> dict[str, Any]:
     about = {"object": "file", "created_at": 1, "filename": "x.jsonl", "purpose": "batch"}
     return {"id": name, "bytes": size, "status": "processed", **about}
-
-
-def _file_in(request: "Request") -> bytes:
-    """The part called `file` of a multipart body."""
-    boundary = re.search(r"boundary=\"?([^\";]+)", request.headers["content-type"])
-    for part in request.raw.split(b"--" + boundary[1].encode()):
-        head, _, content = part.partition(b"\r\n\r\n")
-        if b'name="file"' in head:
-            return content.removesuffix(b"\r\n")
-    raise AssertionError("no file in the upload")

@@ -241,12 +241,12 @@ class Cloud:
         self._remove_node(request, "failed")
         self._enter(request, State.FAILED, message)
 
-    def _set_node(self, request: Request, state: NodeState, why: str = "") -> None:
+    def _set_node(self, request: Request, state: NodeState) -> None:
         node = request.the_node
         node.billed = node.billed_seconds()
         node.ready_at = time.monotonic() if state == NodeState.READY else None
         node.state, node.since = state, time.monotonic()
-        self._note(request, "node", state.name, why)
+        self._note(request, "node", state.name)
 
     def _delete_node(self, request: Request, node: Node) -> None:
         self._set_node(request, NodeState.DELETING)

@@ -17,7 +17,7 @@ from infra.backend import FINAL
 from infra.local import LocalBackend
 from infra.secrets import LEAST, mask
 from infra.settings import Settings
-from infra.store.store import open_store
+from infra.store.store import attempt_file, open_store
 from schemas.job import JobSpec
 from tests.conftest import TINY
 from tests.infra.canaries import CANARIES, findings, findings_below
@@ -91,18 +91,20 @@ def test_what_a_worker_prints_is_masked(tmp_path: Path) -> None:
     assert "'***'" in done.stderr
 
 
-def test_what_a_job_printed_is_masked_on_its_way_to_the_flow(tmp_path, monkeypatch):
-    """Programs that a worker starts and native libraries print past Python: Prefect's logs and the
-    job's error hold no secret even so."""
+def test_what_a_job_printed_is_masked_on_its_way_to_the_flow_and_a_bucket(gcs_bucket, monkeypatch):
+    """Programs that a worker starts and native libraries print past Python: Prefect's logs, the
+    job's error and a bucket's copy of the log hold no secret even so."""
     monkeypatch.setenv("HF_TOKEN", CANARIES["HF_TOKEN"])
     command = ["/bin/sh", "-c", 'echo "token is $HF_TOKEN"; exit 3']
     backend = LocalBackend(Settings(poll_seconds=0.05), command)
     given = {"stage": "s", "kind": "distill", "key": "0" * 64, "target": "local", "config": {}}
-    handle = backend.submit(JobSpec(**given, attempt="1", store=(tmp_path / "store").as_uri()))
+    handle = backend.submit(JobSpec(**given, attempt="1", store=f"gs://{gcs_bucket}/store"))
     while (status := backend.poll(handle)).state not in FINAL:
         time.sleep(0.05)
     assert status.error.endswith("token is ***")
     assert backend.log(handle, 0)[0] == "token is ***\n"
+    log = attempt_file(handle.key, "1", "log.txt")
+    assert open_store(handle.store).read_bytes(log) == b"token is ***\n"
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,17 @@ def test_a_directory_begins_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.from_environment({"LYCEUM_CACHE": ""}).cache == "/home/me/.cache/lyceum"
 
 
-def test_without_a_home_the_variable_that_names_one_is_asked_for(monkeypatch, tmp_path, lyceum):
-    """As in a container whose user has a number and no name."""
+@pytest.mark.parametrize("home", [None, "relative"])
+def test_without_a_home_the_variable_that_names_one_is_asked_for(
+    home: str | None, monkeypatch, tmp_path, lyceum
+):
+    """As in a container whose user has a number and no name. A relative one was another directory
+    for each job."""
     monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError))
     for name in ("HOME", "XDG_CACHE_HOME", "PREFECT_HOME"):
         monkeypatch.delenv(name, raising=False)
+    if home:
+        monkeypatch.setenv("HOME", home)
     assert "Set HOME to a directory" in lyceum("runs", "--store", tmp_path, code=2).err
 
 

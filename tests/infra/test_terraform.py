@@ -148,6 +148,8 @@ STUBS = {
           "storage cp") cp "$STUB_CODE" "$4" ;;
           "secrets versions")
             name=${5#--secret=lyceum-}
+            if [ "$name" = OLD_KEY ]; then
+              echo "FAILED_PRECONDITION: [...] is in DISABLED state." >&2; exit 1; fi
             if [ -e "$STUB_SECRETS/$name" ]; then cat "$STUB_SECRETS/$name"; else
               echo "NOT_FOUND: Secret [$name] not found or has no versions." >&2; exit 1; fi ;;
         esac""",
@@ -182,7 +184,7 @@ def test_the_vm_starts_the_service_with_its_settings_and_the_secrets_that_have_v
         "metadata/lyceum-environment": (
             "LYCEUM_STORE=gs://bucket/lyceum\nLYCEUM_TPU_LABELS=team=nlp"
         ),
-        "metadata/lyceum-secrets": "API_KEY HF_TOKEN",
+        "metadata/lyceum-secrets": "API_KEY HF_TOKEN OLD_KEY",
         "secrets/API_KEY": 'a"b\\c $d',
         "code/pyproject.toml": "",
     }.items():

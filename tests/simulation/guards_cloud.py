@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -71,96 +72,76 @@ def _charged_to_the_first(self: CloudTpuBackend, run: str) -> str | None:
     return None if limit is None or spent < limit else "no more are started"
 
 
+cloud = partial(Plant, target="v5e-8", place="bucket")
+
 PLANTS = (
-    Plant(
+    cloud(
         "a machine of a job that ended is deleted",
         "infra/tpu/job.py",
         replaced(TpuJob, "_delete", _never_deleted),
-        "v5e-8",
-        "bucket",
     ),
-    Plant(
+    cloud(
         "a request is on record before it is sent",
         "infra/tpu/job.py",
         _request_unrecorded,
-        "v5e-8",
-        "bucket",
-        ("flow.* is killed",),
+        needs=("flow.* is killed",),
     ),
-    Plant(
+    cloud(
         "a job that outlived its flow is taken over",
         "infra/tpu/backend.py",
         replaced(CloudTpuBackend, "attach", lambda self, *rest: None),
-        "v5e-8",
-        "bucket",
-        ("flow.* (is killed|stands still)",),
+        needs=("flow.* (is killed|stands still)",),
     ),
-    Plant(
+    cloud(
         "gc: machines that a run follows are left alone",
         "infra/tpu/reaper.py",
         replaced(reaper, "_free", _all_are_free),
-        "v5e-8",
-        "bucket",
     ),
-    Plant(
+    cloud(
         "gc: machines go before the records of their jobs",
         "flows/cli/gc.py",
         replaced(gc, "_with_machines", lambda *rest: set()),
-        "v5e-8",
-        "bucket",
         aim=Plan(
             *(0, "bucket", "v5e-8", 3, (0.0, 24.0)),
             (Fault("kill", "flow", "write tpu", 2),),
             (Event("refusal", 19.6, "cloud", 2.0, 4.0), Event("gc", 19.9, amount=1.0)),
         ),
     ),
-    Plant(
+    cloud(
         "a request that exists already may be ours",
         "infra/tpu/api.py",
         replaced(TpuApi, "create", _foreign),
-        "v5e-8",
-        "bucket",
-        ("flow.* loses the answer to its 'ask create'",),
+        needs=("flow.* loses the answer to its 'ask create'",),
     ),
-    Plant(
+    cloud(
         "a zone that is given up is cleared",
         "infra/tpu/job.py",
         _zone_left_alone,
-        "v5e-8",
-        "bucket",
     ),
-    Plant(
+    cloud(
         "a machine that nobody deletes deletes itself",
         "infra/tpu/host.py",
         replaced(Agent, "_wait_for_deletion", lambda self, final: None),
-        "v5e-8",
-        "bucket",
     ),
-    Plant(
+    cloud(
         "a run that finds its stage done clears its machines",
         "infra/tpu/backend.py",
         replaced(CloudTpuBackend, "release", lambda self, *rest: None),
-        "v5e-8",
-        "bucket",
         aim=Plan(
             *(0, "bucket", "v5e-8", 1, (0.0,)),
             (Fault("kill", "flow 1", "ask get", 10),),
             (Event("freeze", 20.0, "machine 1"),),
         ),
     ),
-    Plant(
+    cloud(
         "a run waits for the end of its machines",
         "infra/tpu/job.py",
         replaced(TpuJob, "cancel", lambda self: None),
-        "v5e-8",
-        "bucket",
     ),
-    Plant(
+    cloud(
         "a run pays for what it has taken over",
         "infra/tpu/backend.py",
         replaced(CloudTpuBackend, "_too_dear", _charged_to_the_first),
-        "v5e-8",
-        "bucket",
         aim=Plan(
             *(0, "bucket", "v5e-8", 3, (0.0, 0.0, 0.0)),
             (Fault("kill", "flow 2", "ask delete", 1),),
@@ -168,23 +149,19 @@ PLANTS = (
             budget=0.01,
         ),
     ),
-    Plant(
+    cloud(
         "a job that has ended is not asked for again",
         "infra/tpu/job.py",
         replaced(TpuJob, "_has_come_and_gone", lambda self: False),
-        "v5e-8",
-        "bucket",
         aim=Plan(
             *(0, "bucket", "v5e-8", 4, (0.0, 35.0)),
             (Fault("pause", "flow 1", "ask get", 1, "before", 200.0),),
         ),
     ),
-    Plant(
+    cloud(
         "machines that came unseen are paid for",
         "infra/tpu/job.py",
         replaced(TpuJob, "_count_unseen", lambda self, found: None),
-        "v5e-8",
-        "bucket",
         aim=Plan(
             *(0, "bucket", "v5e-8", 2, (0.0,)),
             events=(
@@ -194,22 +171,18 @@ PLANTS = (
             budget=0.03,
         ),
     ),
-    Plant(
+    cloud(
         "a flow that another has passed gives its job up",
         "tasks/running/execution.py",
         replaced(execution, "_has_newer_job", lambda store, claim: False),
-        "v5e-8",
-        "bucket",
         aim=Plan(
             *(0, "bucket", "v5e-8", 2, (0.0, 0.0)),
             (Fault("pause", "flow", "ask create", 1, "before", 15.0),),
         ),
     ),
-    Plant(
+    cloud(
         "a silent machine is given up",
         "infra/tpu/state_machine.py",
         _never_silent,
-        "v5e-8",
-        "bucket",
     ),
 )

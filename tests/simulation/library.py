@@ -29,8 +29,6 @@ from infra import process_identity
 from tests.simulation.threads import Condition, Lock, Queue, SimulatedThread
 from tests.simulation.world import Process, World
 
-MILLISECOND = 0.001
-
 
 class Machines:
     """What the operating systems of the simulated machines do for their processes.

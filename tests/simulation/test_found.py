@@ -22,59 +22,6 @@ def holds(place: str, target: str, **more: Any) -> None:
         assert not result.law, told(result)
 
 
-def test_a_worker_that_stood_still_in_a_request_asks_again() -> None:
-    """For longer than a bucket is asked, in the middle of a request, whose connection was gone
-    then. It gave the bucket up after that one request, and the run failed."""
-    stood_still = Fault("pause", "worker", "put tree", 3, "before", 200.0)
-    holds(
-        "bucket", "local", seed=30500, faults=(stood_still, Fault("lose", "worker", "put tree", 4))
-    )
-
-
-def test_a_machine_whose_deletion_was_refused_for_long_is_deleted_when_it_may_be() -> None:
-    """The bucket fails, too, so that the agent cannot begin, and the job is lost. Its flow asked
-    for the deletion for as long as it was told to, gave that up, and then asked for the next
-    machine beside the one that was still paid for."""
-    away = Event("storm", 3.0, seconds=150.0), Event("reluctant", 10.0, seconds=150.0)
-    holds("bucket", "v5e-8", seed=102133, events=away)
-
-
-def test_the_machine_of_an_agent_that_was_killed_deletes_itself_when_it_may() -> None:
-    """What is around the agent outlives it, and asks until that is accepted; nobody else does once
-    the flow has ended. The startup script asked five times, in 33 s."""
-    for what, when, event in (
-        ("ask delete", "after", Event("reluctant", 14.1, seconds=150.0)),
-        ("write status", "before", Event("away", 42.2, seconds=150.0)),
-    ):
-        killed = Fault("kill", "agent", what, 1, when)
-        holds("bucket", "v5e-8", seed=100386, faults=(killed,), events=(event,))
-
-
-def test_gc_that_stood_still_leaves_the_machine_of_a_run_that_took_over() -> None:
-    """After it took the lease of the machine's stage, whose flow stands still, too; another run
-    took it over, and followed the machine, which gc deleted when it went on."""
-    stood_still = (
-        Fault("pause", "operator", "create lease", 1, "after", 15.0),
-        Fault("pause", "flow 1", "ask get", 2, "after", 200.0),
-    )
-    gc = (Event("gc", 2.9, amount=1.0),)
-    holds("bucket", "v5e-8", seed=102243, flows=(0.0, 4.1), faults=stood_still, events=gc)
-
-
-def test_a_job_that_fails_beside_the_artifact_that_another_run_made_is_done() -> None:
-    """A run stands still and loses its lease; another one makes the artifact, and gc clears
-    directories of old attempts away. The worker goes on then, finds none, and fails: its run did,
-    too."""
-    stood_still = (
-        Fault("pause", "flow 1", "create job", 1, "after", 15.0),
-        Fault("pause", "worker", "remove kept", 2, "before", 200.0),
-    )
-    gc = (Event("gc", 71.7),)
-    holds(
-        "directory", "local", seed=202119, stages=2, flows=(0.0, 0.0), faults=stood_still, events=gc
-    )
-
-
 def test_a_budget_counts_machines_that_nobody_looked_at() -> None:
     """Deletions are not accepted for 150 s, while the next request waits; a flow stands still while
     its machine works, or between a look and what follows from it: that counted for nothing."""
@@ -112,18 +59,6 @@ def test_a_job_that_ended_while_its_flow_stood_still_is_not_asked_for_again() ->
     holds("bucket", "v5e-8", seed=40000059, stages=4, flows=(0.0, 35.0), faults=slept)
 
 
-def test_a_run_that_lost_its_lease_before_it_began_leaves_the_job_of_the_other() -> None:
-    """A flow stood still as soon as it had the lease, another one took over and asked for a
-    machine; the first woke, followed the machine as one that had outlived its flow, and took it for
-    dead when its agent stood still."""
-    stood_still = (
-        Fault("pause", "flow", "read manifest", 3, "after", 15.0),
-        Fault("pause", "agent", "write log", 1, "after", 15.0),
-    )
-    more: dict[str, Any] = {"stages": 2, "flows": (0.0, 0.0, 16.0), "region": "EUROPE-WEST4"}
-    holds("bucket", "v5e-16", seed=87000018, faults=stood_still, **more)
-
-
 def test_a_request_is_not_sent_again_for_a_job_that_another_run_has_ended() -> None:
     """A flow stood still within its request; another one took the stage over, cleared what was left
     and began a job of its own; the first woke, and asked for a machine beside it."""
@@ -159,32 +94,12 @@ def test_a_store_that_is_away_when_a_run_begins_ends_it_with_a_message() -> None
     holds("bucket", "local", seed=910037, flows=(0.0, 37.0), events=storm)
 
 
-def test_a_run_that_lost_its_lease_starts_no_job_again() -> None:
-    """A flow stood still, another one took over and asked for a machine; the first woke, found its
-    own job lost, and asked for one beside it."""
-    faults = (
-        Fault("kill", "worker", "read manifest", 1, "after"),
-        Fault("pause", "flow 2", "write tpu", 4, "before", 15.0),
-        Fault("kill", "flow 2", "ask delete", 1, "before"),
-    )
-    mute = (Event("mute", 14.7, "machine 2"),)
-    more: dict[str, Any] = {"region": "US-CENTRAL1", "faults": faults, "events": mute}
-    holds("bucket", "v5e-8", seed=2001898, stages=3, flows=(0.0, 0.0), **more)
-
-
 def test_a_run_that_lost_its_lease_and_is_stopped_leaves_the_machine_to_the_other() -> None:
     """A laptop's lid is shut for 15 s, another run takes the job over meanwhile, and Ctrl-C is
     pressed: the machine was deleted, and the other run began again from the last checkpoint."""
     slept = (Fault("pause", "flow 1", "ask get", 4, "after", 15.0),)
     pressed = (Event("cancel", 18.0, "flow 1"),)
     holds("bucket", "v5e-8", seed=3, flows=(0.0, 6.1), faults=slept, events=pressed)
-
-
-def test_a_flow_that_another_has_passed_gives_its_machine_up() -> None:
-    """It stood still within its request, and another asked for a machine of its own meanwhile: both
-    worked on the stage until it was made."""
-    pause = Fault("pause", "flow", "ask create", 1, "before", 15.0)
-    holds("bucket", "v5e-16", seed=101010433, stages=2, flows=(0.0, 0.0), faults=(pause,))
 
 
 def test_a_flow_that_follows_the_job_of_the_one_that_passed_it_leaves_it_there() -> None:
@@ -195,16 +110,6 @@ def test_a_flow_that_follows_the_job_of_the_one_that_passed_it_leaves_it_there()
     holds("bucket", "v5e-8", seed=105053846, faults=(pause,), data=True, **more)
 
 
-def test_a_request_that_was_heard_before_a_takeover_is_not_sent_again() -> None:
-    """The flow that sent it was killed before it could note that. The next one found its machine,
-    stood still before it sent the request again, and the machine worked and went meanwhile."""
-    faults = (
-        Fault("kill", "flow", "ask create", 1, "after"),
-        Fault("pause", "flow", "ask create", 2, "before", 200.0),
-    )
-    holds("bucket", "v5e-8", seed=109052034, stages=3, flows=(0.0, 0.0), faults=faults, budget=0.01)
-
-
 def test_a_job_that_outlived_its_flow_is_found_though_no_listing_has_it_yet() -> None:
     """Its attempt was a third of a second old: the next flow asked for a machine beside its."""
     killed = (Fault("kill", "flow", "ask create", 4, "after"),)
@@ -213,53 +118,12 @@ def test_a_job_that_outlived_its_flow_is_found_though_no_listing_has_it_yet() ->
     holds("bucket", "v5e-8", seed=110001323, stages=4, faults=killed, events=events, **more)
 
 
-def test_neither_is_one_that_was_submitted_again() -> None:
-    """The first flow was killed as soon as its second request had been heard."""
-    agent, flow = ("agent", "write status", 3), ("flow", "ask create", 2)
-    killed = tuple(Fault("kill", *one, "after") for one in (agent, flow))
-    more: dict[str, Any] = {"stages": 2, "events": (Event("stale", 11.2, seconds=150.0),)}
-    holds("bucket", "v5e-8", seed=117013432, flows=(0.0, 0.0), faults=killed, **more)
-
-
-def test_a_job_has_nothing_of_one_of_its_name_that_was_cleared_away_elsewhere() -> None:
-    """A laptop's gc removed all that belonged to a stage which a server had made, and the next run
-    on that server found the ended job's status in its own working files, took the new one for
-    ended, and failed."""
-    force = Event("force", 62.9, "flow 1")
-    stale = Event("stale", 16.8, seconds=10.0)
-    gc = Event("gc", 72.8, amount=1.0)
-    faults = (
-        Fault("pause", "worker", "start step", 2, "after", 15.0),
-        Fault("kill", "flow", "read manifest", 3, "before"),
-    )
-    more: dict[str, Any] = {"stages": 4, "flows": (0.0, 0.0, 10.0), "region": "NAM4"}
-    holds("bucket", "local", seed=107053710, faults=faults, events=(force, stale, gc), **more)
-
-
-def test_a_flow_that_stood_still_leaves_the_job_of_the_run_that_took_over_alone() -> None:
-    """It was looking whether it held the lease. When it went on it followed the other's job as one
-    that had outlived its flow, and noted in that job's record that the job had ended."""
-    pause = Fault("pause", "flow 2", "read lease", 2, "after", 15.0)
-    stuck = Event("stuck", 2.9, "machine 1")
-    more: dict[str, Any] = {"stages": 2, "flows": (0.0, 0.0), "budget": 0.01, "data": True}
-    holds("bucket", "v5e-8", seed=113054480, faults=(pause,), events=(stuck,), **more)
-
-
 def test_gc_that_stood_still_reads_again_what_runs_need() -> None:
     """Between its look at the records and its first lease. A run began and ended meanwhile, which
     found a stage done whose artifact gc then removed."""
     pause = Fault("pause", "operator", "create lease", 1, "before", 200.0)
     events = Event("gc", 60.2, amount=1.0), Event("force", 82.7, "flow 1")
     holds("directory", "local", seed=114052066, stages=4, faults=(pause,), events=events)
-
-
-def test_a_lost_job_is_not_started_again_without_the_lease() -> None:
-    """A flow stood still, another took the stage over, made it and deleted the machine; the first
-    woke, took the job for lost and asked for a machine, which gc deleted as nobody's."""
-    pause = Fault("pause", "flow", "write tpu", 3, "after", 40.0)
-    events = Event("gc", 51.9, amount=1.0), Event("drift", 0.0, "flow 2", amount=1.05)
-    more: dict[str, Any] = {"flows": (0.0, 0.0), "region": "EUROPE-WEST4", "events": events}
-    holds("bucket", "v5e-8", seed=116021554, stages=2, faults=(pause,), **more)
 
 
 def test_gc_gives_back_what_a_run_found_before_it_was_set_aside() -> None:
@@ -284,29 +148,6 @@ def test_a_run_that_gc_drops_before_its_entry_is_there_is_no_champion() -> None:
         holds(place, "local", stages=3, faults=still, events=events)
 
 
-def test_gc_leaves_the_record_of_a_machine_that_it_cannot_see_to() -> None:
-    """It dropped a run whose flow had been killed and whose machine worked, while the cloud refused
-    to answer. The next run asked for a machine beside it."""
-    killed = Fault("kill", "flow", "write tpu", 2, "after")
-    refusal = Event("refusal", 19.6, "cloud", seconds=2.0, amount=4.0)
-    more: dict[str, Any] = {"stages": 3, "flows": (0.0, 24.0), "region": "US", "data": True}
-    events = refusal, Event("gc", 19.9, amount=1.0)
-    holds("bucket", "v5e-8", seed=114054282, faults=(killed,), events=events, **more)
-
-
-def test_a_machine_is_not_given_up_because_the_store_was_away_while_it_booted() -> None:
-    """A flow stood still until its machine was there, and the store was away before it could read
-    what the worker said: it took the machine for one that never came up, and deleted it, while the
-    worker was at work and another flow, which had taken the stage over, followed it."""
-    pause = Fault("pause", "flow 2", "ask get", 4, "before", 15.0)
-    refused = Fault("refuse", "agent", "any", 6, "after")
-    more: dict[str, Any] = {"flows": (0.0, 0.0), "events": (Event("storm", 18.6, seconds=45.0),)}
-    holds("bucket", "v5e-16", seed=116035082, faults=(pause, refused), data=True, **more)
-    storm = (Event("storm", 13.5, seconds=45.0),)
-    result = play(Plan(5, "bucket", "v5e-8", 1, (0.0,), events=storm))  # a flow alone
-    assert sum("ask create" in line for line in result.lines) == 1, told(result)
-
-
 def test_a_machine_that_worked_and_went_while_its_flow_stood_still_is_not_asked_for_again() -> None:
     """What a look of before had found counted as its last word; where the store was away when the
     flow woke, none was waited for, and the machine was asked for once more, or in another zone."""
@@ -329,24 +170,3 @@ def test_a_run_of_which_all_is_cached_is_on_record_before_it_looks() -> None:
     pause = Fault("pause", "flow 2", "write run", 1, "before", 15.0)
     more: dict[str, Any] = {"events": (Event("gc", 22.0, amount=1.0),), "cold": True}
     holds("directory", "local", flows=(0.0, 20.0), faults=(pause,), **more)
-
-
-def test_a_deadline_pauses_no_job_that_another_run_has_taken_over() -> None:
-    """A laptop's lid was shut meanwhile. The job paused, and the other run asked for another
-    machine to go on with it."""
-    slept = (Fault("pause", "flow 1", "ask get", 3, "after", 15.0),)
-    near = (Event("deadline", 22.6, "flow 1"),)
-    for seed in (3, 5):
-        result = play(Plan(seed, "bucket", "v5e-8", 1, (0.0, 6.1), slept, near))
-        assert not result.law, told(result)
-        assert sum("ask create" in line for line in result.lines) == 1, told(result)
-
-
-def test_files_that_were_sent_anew_are_read_though_listings_lag() -> None:
-    """A flow stood still before it sealed the files of `--data`, and another one removed them and
-    sent the same. The worker's listing showed those that were gone, at each of its attempts."""
-    pause, stale = Fault("pause", "flow", "any", 32, "after", 15.0), Event("stale", 5.0)
-    more: dict[str, Any] = {"stages": 3, "data": True, "budget": 0.01, "region": "NAM4"}
-    events = (replace(stale, seconds=150.0),)
-    flows = (0.0, 0.0)
-    holds("bucket", "v5e-8", seed=119014942, flows=flows, faults=(pause,), events=events, **more)

@@ -12,7 +12,7 @@ from tests.simulation.__main__ import main
 from tests.simulation.history import _late, play
 from tests.simulation.plan import Plan, drawn
 from tests.simulation.plants import PLANTS
-from tests.simulation.shrink import shrunk, told
+from tests.simulation.shrink import told
 from tests.simulation.world import Late
 
 LOCAL = ("local",)
@@ -45,18 +45,6 @@ def test_the_same_seed_is_the_same_history_first_in_its_process_or_later() -> No
     assert later[0] != later[1]
 
 
-def test_a_missing_guard_is_found_and_told_in_few_words() -> None:
-    """Leases without heartbeats: a live holder loses its lease, with nothing else going wrong."""
-    plant = next(one for one in PLANTS if one.name == "a holder's heartbeat")
-    with plant.without():
-        found = next(r for seed in range(100, 200) if (r := play(directory(seed))).law)
-        small = shrunk(found)
-    assert small.law == found.law == "one holder"
-    assert small.plan.parts <= found.plan.parts
-    assert small.plan.parts <= 2
-    assert "took" in told(small)
-
-
 def test_the_alarm_of_a_history_is_no_error_that_lyceum_takes_for_the_store_s() -> None:
     """Two writes of a flow failed unheard, in a history whose process had been stopped."""
     with pytest.raises(Late), suppress(OSError):
@@ -66,6 +54,7 @@ def test_the_alarm_of_a_history_is_no_error_that_lyceum_takes_for_the_store_s() 
 def test_a_seed_that_breaks_a_law_is_told_small_and_with_how_to_play_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Leases without heartbeats: a live holder loses its lease, with nothing else going wrong."""
     monkeypatch.setattr("gc.freeze", lambda: None)
     monkeypatch.setattr("gc.set_threshold", lambda most: None)
     plant = next(one for one in PLANTS if one.name == "a holder's heartbeat")
@@ -80,3 +69,6 @@ def test_a_seed_that_breaks_a_law_is_told_small_and_with_how_to_play_it_again(
     assert found.splitlines()[0].startswith(f"seed {seed}: one holder")
     assert again in found
     assert small.strip() in found
+    assert "took" in small
+    plan = [line for line in small.splitlines() if line.startswith("  - ")]
+    assert len(plan) <= 1 + 2, "what runs where, and two things that go wrong"

@@ -22,7 +22,7 @@ def test_as_many_jobs_of_the_tiny_model_as_cores_run_side_by_side_unless_the_use
     monkeypatch.delenv(VARIABLE, raising=False)
     if own is not None:
         monkeypatch.setenv(VARIABLE, own)
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
     with jobs_environment("http://127.0.0.1:1", tiny=tiny):
         assert context().settings.parallel_jobs == jobs
     assert os.environ.get(VARIABLE) == own

@@ -28,6 +28,7 @@ def test_entries_are_sent_while_the_stage_runs_once_they_have_stopped_growing(st
         (cache / "b-cache").write_bytes(b"at the end")
         (cache / "b-atime").write_bytes(b"JAX's own clock")
         (cache / "c-cache").write_bytes(b"c")
+        (cache / "d-cache").symlink_to("gone")  # somebody has removed it: its stage failed
     assert store.children("compiled/x") == ["a-cache", "b-cache"]
 
 

@@ -8,60 +8,37 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from infra.process_identity import is_gone, this_process
 from infra.store.lease import Lease, LeaseRecord, _newest, _taken, attempts, hold, seize
 from infra.store.store import Store, attempt_file
-from schemas.artifact import Manifest
 from schemas.base import Stopped
 from tests.fakes.process import python, until
 
 KEY = "ab" * 32
 
-FIELDS = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}, "files": ()}
-
 HOLDER = f"""
 import sys
-from pathlib import Path
 from infra.store.lease import hold
 from infra.store.store import open_store
-from schemas.artifact import Manifest
-store, seconds, out = open_store(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
-with hold(store, {KEY!r}, "holder", seconds=seconds, poll_seconds=0.02) as lease:
+with hold(open_store(sys.argv[1]), {KEY!r}, "holder", seconds=30, poll_seconds=0.02) as lease:
     print(lease.attempt, flush=True)
     sys.stdin.readline()
-    if out.exists():
-        print(store.commit(Manifest(attempt=lease.attempt, **{FIELDS}), out).attempt)
-        print(lease.lost.wait(5), flush=True)
 """
 
 
-@contextmanager
-def holding(store: Store, seconds: float, out: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lease until it reads a line, and commits what it has put
-    out."""
-    with python("-c", HOLDER, store.uri, seconds, out, stdin=subprocess.PIPE) as process:
+@pytest.fixture
+def holder(store: Store) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lease until it reads a line."""
+    with python("-c", HOLDER, store.uri, stdin=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == "1\n"
             yield process
         finally:
             process.kill()
-
-
-@pytest.fixture
-def holder(store: Store, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    with holding(store, 30, tmp_path / "nothing") as process:
-        yield process
-
-
-def goes_on(process: subprocess.Popen[str]) -> None:
-    process.stdin.write("\n")
-    process.stdin.flush()
 
 
 def record(store: Store, generation: int) -> LeaseRecord:
@@ -96,7 +73,8 @@ def test_a_second_runner_waits_until_the_lease_is_released(store, holder):
     waiter = threading.Thread(target=lambda: (take(store, messages, seconds=30), taken.set()))
     waiter.start()
     assert not taken.wait(0.3)
-    goes_on(holder)
+    holder.stdin.write("\n")
+    holder.stdin.flush()
     assert taken.wait(60)
     waiter.join()
     assert messages == [
@@ -273,23 +251,6 @@ def test_time_in_which_the_store_did_not_answer_is_not_counted_against_the_holde
     monkeypatch.setattr(store, "read_bytes", slow_once)
     assert take(store, seconds=0.3).attempt == "2"
     assert time.monotonic() - answered[2] > 0.3
-
-
-def test_a_holder_that_was_stopped_cannot_commit_over_the_one_that_took_over(store, tmp_path):
-    """SIGSTOP, the lease expires, another runner commits, SIGCONT: the first one adopts what is
-    there, and its own files are gone."""
-    for name in ("slow", "quick"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "who.txt").write_text(name)
-    with holding(store, 0.3, tmp_path / "slow") as slow:
-        slow.send_signal(signal.SIGSTOP)
-        store.commit(Manifest(attempt=take(store).attempt, **FIELDS), tmp_path / "quick")
-        slow.send_signal(signal.SIGCONT)
-        goes_on(slow)
-        assert slow.stdout.read().split() == ["2", "True"]
-    manifest = store.valid("sft", KEY)
-    assert (store.local_dir(manifest) / "who.txt").read_text() == "quick"
-    assert store.children(f"artifacts/sft/{KEY}/data") == ["2"]
 
 
 def test_generations_begin_anew_for_whoever_waited_as_for_everybody(store, monkeypatch):

@@ -8,10 +8,10 @@ from pathlib import Path
 from infra.context import context
 from infra.store.lease import hold
 from infra.store.store import attempt_file
-from schemas.artifact import Manifest
 from tasks.running.backends import close_backends
 from tasks.running.execution import adopt
 from tasks.running.watch import Watch
+from tests.infra.store.test_store import draft
 from tests.infra.tpu.workshop import KEY, Workshop, until
 
 
@@ -90,9 +90,7 @@ def test_a_deletion_that_hangs_is_not_waited_for(shop, monkeypatch):
 def committed(shop: Workshop, tmp_path: Path) -> None:
     """The artifact of the orphan's stage is there."""
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "model.json").write_text("{}", encoding="utf-8")
-    fields = {"kind": "sft", "key": KEY, "version": 1, "config": {}, "inputs": {}, "files": ()}
-    shop.store.commit(Manifest(attempt="1", **fields), tmp_path / "out")
+    shop.store.commit(draft(key=KEY), tmp_path / "out")
 
 
 def test_a_stage_that_is_taken_from_the_cache_deletes_it(shop, tmp_path, monkeypatch):

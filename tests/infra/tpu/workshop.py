@@ -74,7 +74,6 @@ class Workshop:
         zone: str = "us-central1-a",
         target: str = "v5e-8",
         state: State = "booting",
-        node: str = "READY",
     ) -> JobHandle:
         """The job of a flow that was killed: its request in some state, and the record of it."""
         handle = JobHandle(self.store.uri, key, attempt)
@@ -85,7 +84,7 @@ class Workshop:
         record = TpuRecord(**given, resources=(name,), requested=time.time(), state=state)
         self.store.write_json(record_name(handle), record)
         api.create(name, order.labels, {**order.metadata, "lyceum-resource": name}, 3600)
-        self.tpu.wait(name, node)
+        self.tpu.wait(name, "READY")
         return handle
 
     def says(
@@ -99,8 +98,8 @@ class Workshop:
         return self.store.read_json(record_name(handle), TpuRecord)
 
 
-def final(backend: CloudTpuBackend, handle: JobHandle, seconds: float = 120) -> JobStatus:
-    until(lambda: backend.poll(handle).state in FINAL, seconds=seconds)
+def final(backend: CloudTpuBackend, handle: JobHandle) -> JobStatus:
+    until(lambda: backend.poll(handle).state in FINAL, seconds=120)
     return backend.poll(handle)
 
 

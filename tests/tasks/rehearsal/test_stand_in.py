@@ -1,6 +1,8 @@
 """The stand-in as a server: who is asked, how often, and what a real judge's grades tell."""
 
 import json
+import socket
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,6 +27,7 @@ from tasks.routing.asking import RoutingTeacher, asking
 from tasks.teaching.lesson import Lesson
 from tests.fakes.chat_fixtures import engine
 from tests.fakes.chat_server import ChatServer, Fault
+from tests.fakes.process import reset, until
 
 ADD = Prompt(id="1", prompt="What is 17 + 25?", domain=Domain.MATH, answer="42")
 TAGS = "<reasoning>r</reasoning>\n<answer>a</answer>"
@@ -92,6 +95,23 @@ def test_nobody_who_does_not_know_its_path_is_answered(stand_in: StandIn) -> Non
     with pytest.raises(HTTPError) as error:
         urlopen(Request(f"http://{address}/v1/chat/completions", b"{}"))
     assert error.value.code == 404
+
+
+def test_a_worker_that_is_gone_before_its_answer_leaves_no_traceback(stand_in, monkeypatch, capfd):
+    """On the terminal of who stopped a rehearsal."""
+    gone, told = threading.Event(), threading.Event()
+    over = StandIn.shutdown_request
+    monkeypatch.setattr(stand_in, "shutdown_request", lambda one: (over(stand_in, one), told.set()))
+    monkeypatch.setattr(stand_in.script, "reply", lambda body: str(gone.wait(60)))
+    asked = json.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}]})
+    path = f"{stand_in.path}/chat/completions"
+    worker = socket.create_connection(stand_in.server_address)
+    worker.sendall(f"POST {path} HTTP/1.1\r\nContent-Length: {len(asked)}\r\n\r\n{asked}".encode())
+    until(lambda: stand_in.tallies)
+    reset(worker)
+    gone.set()
+    assert told.wait(60)
+    assert capfd.readouterr().err == ""
 
 
 def test_the_router_is_asked_through_it(stand_in, monkeypatch, tmp_path):

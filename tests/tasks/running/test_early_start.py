@@ -2,7 +2,7 @@
 would have."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +10,25 @@ import pytest
 
 from infra.backend import JobHandle
 from infra.context import context
-from infra.store.store import Store, open_store
-from schemas.artifact import Manifest
+from infra.store.store import open_store
 from schemas.base import StageFailed, Stopped
-from schemas.job import JobRequest, JobSpec, JobStatus
+from schemas.job import JobRequest, JobStatus
 from tasks.running.early_start import begin, begun_since, take
 from tasks.running.execution import make
 from tasks.running.watch import Listener, Watch
+from tests.infra.store.test_store import draft
+from tests.tasks.running.test_follower import Scripted
 
 KEY = "0" * 64
 
 
-class Gate:
+class Gate(Scripted):
     """A backend whose job runs until the test lets it end, as `last`."""
 
     def __init__(self, last: JobStatus) -> None:
+        super().__init__([[last], [last]])
         self.last, self.open, self.polled = last, threading.Event(), threading.Event()
-        self.cancelled = threading.Event()
-
-    def submit(self, spec: JobSpec) -> JobHandle:
-        return JobHandle(spec.store, spec.key, spec.attempt)
-
-    def attach(self, store: Store, key: str, run: str, attempts: Sequence[str]) -> None:
-        return None
+        self.ended = threading.Event()
 
     def poll(self, handle: JobHandle) -> JobStatus:
         self.polled.set()
@@ -42,10 +38,7 @@ class Gate:
         return ("a first line\n" if not offset else "", 13)
 
     def cancel(self, handle: JobHandle) -> None:
-        self.cancelled.set()
-
-    def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
-        pass
+        self.ended.set()
 
 
 Bench = Callable[[str], tuple[JobRequest, Gate]]
@@ -80,10 +73,7 @@ def test_a_job_that_failed_beside_anothers_commit_is_done(bench: Bench, tmp_path
     begin(job, Watch())
     assert gate.polled.wait(10)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "rows.jsonl").write_text("{}")
-    made = {"version": 1, "config": {}, "inputs": {}, "files": ()}
-    draft = Manifest(kind=job.kind, key=KEY, attempt="2", **made)
-    open_store(tmp_path / "store").commit(draft, tmp_path / "out")
+    open_store(tmp_path / "store").commit(draft("2", KEY, kind=job.kind), tmp_path / "out")
     gate.open.set()
     begun = take(KEY)
     assert begun is not None
@@ -118,6 +108,6 @@ def test_one_that_nobody_attends_is_stopped_with_its_job(bench: Bench) -> None:
     begun = take(KEY)
     assert begun is not None
     begun.wait()
-    assert gate.cancelled.is_set()
+    assert gate.ended.is_set()
     with pytest.raises(Stopped):
         begun.attend(heard()[1])

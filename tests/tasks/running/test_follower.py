@@ -14,12 +14,12 @@ from infra.backend import JobHandle, Leftover
 from infra.context import context
 from infra.settings import Settings
 from infra.store.store import Store, attempt_file, open_store
-from schemas.artifact import Manifest
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
 from tasks.running.backends import close_backends
 from tasks.running.follower import Follower, run_to_the_end
 from tasks.running.watch import Listener, Watch
+from tests.infra.store.test_store import draft
 
 JOB = JobRequest(
     stage="sft", kind="sft", key="0" * 64, store="file:///nowhere", target="scripted", config={}
@@ -244,9 +244,7 @@ def test_a_lost_job_that_has_made_the_artifact_is_not_submitted_again(
     class Committed(Scripted):
         def submit(self, spec: JobSpec) -> JobHandle:
             (tmp_path / "out").mkdir()
-            made = {"version": 1, "config": {}, "inputs": {}, "files": (), "attempt": "4"}
-            draft = Manifest(kind=JOB.kind, key=JOB.key, **made)
-            self.made = bench.store.commit(draft, tmp_path / "out").ref()
+            self.made = bench.store.commit(draft("4", JOB.key), tmp_path / "out").ref()
             return super().submit(spec)
 
     backend = Committed([[LOST], [DONE]])

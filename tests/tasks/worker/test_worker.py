@@ -21,10 +21,11 @@ from infra.local import LocalBackend
 from infra.process import ROOT
 from infra.settings import Settings
 from infra.store.store import open_store
-from schemas.artifact import Manifest, stage_key
+from schemas.artifact import stage_key
 from schemas.job import JobSpec, JobStatus
 from tests.fakes.process import until
 from tests.fakes.vm import STAGE
+from tests.infra.store.test_store import draft
 from tests.processes import exists
 
 TOY_WORKER = """
@@ -128,6 +129,20 @@ def test_a_job_commits_its_artifact_with_metrics_and_circumstances(bench: Bench)
     assert not bench.out(spec).exists()
 
 
+def test_an_artifact_counts_whatever_is_left_of_its_attempts(bench: Bench) -> None:
+    """The bucket was away when the checkpoints were to go: the stage had failed. The clock of an
+    attempt was put back: the seconds of all were fewer than none."""
+    away = "import infra.store.store as s\ndef away(*given): raise OSError('away')\n"
+    spec = bench.spec(WRITE + away + "s.Store.remove = away")
+    earlier = JobStatus(state="failed", began=2e9, heartbeat=1e9)
+    bench.store.write_json(f"work/{spec.key}/0/status.json", earlier)
+    assert (status := bench.ended(spec)).state == "succeeded", status
+    assert "what the attempts of stage play have kept stays: away" in bench.log(spec)
+    manifest = bench.store.valid("toy", spec.key)
+    assert manifest is not None
+    assert manifest.execution["seconds"] >= 0
+
+
 def test_an_artifact_that_exists_is_adopted_and_the_stage_does_not_run(bench: Bench) -> None:
     _, status = bench.run(WRITE)
     second, again = bench.run(WRITE, attempt="2")
@@ -140,9 +155,7 @@ def test_an_artifact_that_was_committed_meanwhile_is_adopted(bench: Bench) -> No
     spec, _ = bench.start(WRITE + wait)
     other = bench.store.path(f"work/{spec.key}/2/out")
     other.mkdir(parents=True)
-    made = {"version": 1, "config": spec.config, "inputs": {}, "files": ()}
-    draft = Manifest(kind="toy", key=spec.key, attempt="2", **made)
-    winner = bench.store.commit(draft, other)
+    winner = bench.store.commit(draft("2", spec.key, kind="toy", config=spec.config), other)
     (bench.out(spec).parent / "go").touch()
     status = until(lambda: bench.status(spec), lambda status: status.state in FINAL)
     assert (status.state, status.artifact) == ("succeeded", winner.ref())

@@ -221,6 +221,14 @@ def test_a_store_that_does_not_answer_for_a_moment_is_asked_again(
     assert (tmp_path / "slept").read_text().split() == ["1", "3", "9"]
 
 
+def test_a_metadata_server_that_is_away_for_long_is_waited_for(machine, tools, stub, tmp_path):
+    """Who knows nothing of its machine cannot delete it, and it was paid for on and on."""
+    count = tmp_path / "asked"
+    curl = f'echo >>{count}; (($(wc -l <{count}) > 7)) || exit 7; exec {shutil.which("curl")} "$@"'
+    assert machine(PATH=tools(curl=curl), LYCEUM_VM_PYTHON=str(stub)).boot().wait() == 0
+    assert (tmp_path / "slept").read_text().split() == ["1", "3", "9", "20", "60", "1", "3"]
+
+
 def test_an_environment_is_installed_once_for_this_machine_and_those_after_it(
     machine: Machine, store: Store, installer: Tools, tmp_path: Path, gcs: Emulator
 ) -> None:

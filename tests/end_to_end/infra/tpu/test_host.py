@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,6 +29,7 @@ from schemas.job import JobSpec, JobStatus
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.tpu_metadata import MetadataServer
 from tests.fakes.vm import NAME, until
+from tests.infra.test_local import LINES
 
 SECRET = "hf_abcdefghijklmnop"
 
@@ -40,17 +42,7 @@ def store(gcs_bucket: str) -> Store:
 # The agent in this process, whose worker is a few lines of Python
 
 
-WORKER = """
-import json, os, pathlib, signal, sys, time
-here = pathlib.Path(sys.argv[-1]).parent
-
-def status(state, **fields):
-    value = {"state": state, "heartbeat": time.time(), **fields}
-    (here / "status.new").write_text(json.dumps(value))
-    os.replace(here / "status.new", here / "status.json")
-
-print("started", flush=True)
-"""
+WORKER = f'{LINES}print("started", flush=True)\n'
 SLEEP = "status('running', progress={'done': 1, 'total': 2}); time.sleep(60)"
 POLITE = (
     "signal.signal(signal.SIGTERM, lambda *_: (status('succeeded', exit_code=0), os._exit(0)))\n"
@@ -147,12 +139,16 @@ def test_a_machine_that_starts_no_worker_loses_the_job_to_another_one(desk, monk
 
 
 def test_a_worker_is_asked_to_pause_by_an_object_in_the_store_and_its_word_counts(desk):
+    """A bucket that is away is not asked for it longer than a machine that is taken away lives."""
+    desk.store.read_bytes = asked = Mock(wraps=desk.store.read_bytes)
     desk.when("started", lambda: desk.store.write_bytes(pause_file("k", "1"), b""))
     status = desk.run(
         "while not (here / 'pause').exists(): time.sleep(0.02)\n"
         "status('paused', error='after step 3', exit_code=130)"
     )
     assert (status.state, status.error, status.lost) == ("paused", "after step 3", False)
+    patience = [one.args[1:] for one in asked.mock_calls if one.args[:1] == (pause_file("k", "1"),)]
+    assert set(patience) == {(agent_module.WRITE_SECONDS,)}
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,12 @@ def test_a_handle_from_elsewhere_is_followed_or_refused(shop: Workshop) -> None:
     until(lambda: backend.poll(handle).state == "running")
     with pytest.raises(InputError, match="no TPU was asked for"):
         backend.poll(JobHandle(handle.store, KEY, "77"))
+
+
+def test_a_request_that_is_there_is_not_sent_again(shop: Workshop) -> None:
+    """Its process was killed before it could note that it was heard. Who sent it again, after the
+    machine had worked and gone, asked for another one."""
+    handle, backend = shop.orphan(state="requested"), shop.backend()
+    assert shop.attach(backend) == handle
+    until(lambda: shop.record(handle).state == "booting")
+    assert shop.tpu.requests()["CreateQueuedResource"] == 1
