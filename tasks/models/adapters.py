@@ -48,9 +48,9 @@ _UNUSED = (
 )
 """Options of PEFT beyond one low-rank product for each matrix. We refuse adapters that set them."""
 _KEEPS_THE_BASE = (None, True, False, "gaussian", "eva")
-"""Values of `init_lora_weights` that leave the base's weights as they are. Others ("pissa", "olora",
-"corda", "loftq", "orthogonal", ...) take the first adapters out of them, when PEFT loads such
-adapters, too (`update_layer` in peft/tuners/lora/layer.py)."""
+"""Values of `init_lora_weights` that leave the base's weights as they are. Others ("pissa",
+"olora", "corda", "loftq", "orthogonal", ...) take the first adapters out of them, also when PEFT
+loads such adapters (`update_layer` in peft/tuners/lora/layer.py)."""
 
 
 def adapters_of(config: Mapping[str, Any]) -> tuple[str, ...]:

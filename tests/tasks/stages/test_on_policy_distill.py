@@ -16,7 +16,7 @@ from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.feedback import Feedback
 from tasks.distillation.gemma_teacher import require_same_tokenizer
-from tasks.distillation.student_samples import DistillBatches, gemma_teacher
+from tasks.distillation.student_samples import DistillBatches, Scored, gemma_teacher, make_batch
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.planning.programs import abstract_model
@@ -158,6 +158,21 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     unscored = {"reward": None, "rewards": {"reverse_kl": None}, "advantage": 0.0}
     assert unscored.items() <= second.items()
     assert first["prompt"] == second["prompt"]
+
+
+def test_micro_batches_that_the_responses_leave_empty_are_skipped() -> None:
+    """16 responses of one token, in rows of 32 tokens: behind their prompts they fill a part of the
+    16 rows."""
+    student, table = model(STUDENT, 0), config(micro_batch_size=4)
+    logps = np.full((16, 8), -1, np.float32)
+    prompts, said = np.full((16, 24), 7, np.int32), np.eye(1, 8, dtype=np.int32) * 9
+    prompts[:, :16] = 0
+    scored = Scored(prompts, said.repeat(16, axis=0), logps, logps)
+    batch = make_batch(table, scored, None, student)
+    trainer = on_policy_distill.trainer_of(table, student, None)
+    micros = [jax.tree.map(lambda x, k=k: x[4 * k : 4 * k + 4], batch) for k in range(4)]
+    assert trainer.is_wanted is not None
+    assert [bool(trainer.is_wanted(micro)) for micro in micros] == [True, False, False, False]
 
 
 def test_a_response_in_which_the_padding_token_was_sampled_is_left_out(monkeypatch) -> None:
