@@ -78,7 +78,7 @@ def batch_sizes(config: Config) -> dict[str, int]:
 
 
 def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "Trainer":
-    """The trainer of this stage. For `gkd`, attach the teacher's embedding to the student. Otherwise
+    """The trainer of this stage. For `gkd`, attach the teacher's embedding to the student. Else
     responses share rows, and the step skips micro-batches in which nothing is predicted."""
     from tasks.distillation.gkd_batches import attach_teacher
     from tasks.losses.distillation import gkd_loss_fn
