@@ -153,7 +153,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     hidden = None
     if teacher:
         scorer = gemma_teacher(config, teacher)
-        found.append(scorer.program(size, lengths, rollouts, resident=(weights, optimizer)))
+        found.append(scorer.program(rollouts, resident=(weights, optimizer)))
         shape = (size, config.response_length, teacher.config.embed_dim)
         hidden = np.zeros(shape, teacher.config.dtype)
     batch = make_batch(config, scored, hidden, model)
