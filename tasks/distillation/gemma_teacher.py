@@ -86,8 +86,10 @@ class GemmaTeacher:
 
         config, mesh = self.config, self.loaded.mesh
         lengths = config.prompt_length, config.response_length
-        ids = [np.zeros((self._size, length), np.int32) for length in (*lengths, sum(lengths))]
-        batch = tuple(ids[:2]) if self.hidden else (*ids[2:] * 3, ids[2] > 0)
+        asked, said, both = (
+            np.zeros((self._size, length), np.int32) for length in (*lengths, sum(lengths))
+        )
+        batch = (asked, said) if self.hidden else (both, both, both, both > 0)
         args = (shapes(nnx.state(self.loaded.model)), rows(batch, mesh), scalar(np.float32))
         trips = vocabulary_trips(self._size * config.response_length, mesh)
         calls = batches * config.accumulation
