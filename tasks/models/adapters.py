@@ -47,9 +47,9 @@ _UNUSED = (
     "arrow_config",
 )
 """Options of PEFT beyond one low-rank product for each matrix. We refuse adapters that set them."""
-_KEEPS_THE_BASE = (None, True, False, "gaussian", "eva")
+_KEEPS_THE_BASE = (None, True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the base's weights as they are. Others ("pissa",
-"olora", "corda", "loftq", "orthogonal", ...) take the first adapters out of them, also when PEFT
+"olora", "corda", "loftq", "lora_ga") take the first adapters out of them, also when PEFT
 loads such adapters (`update_layer` in peft/tuners/lora/layer.py)."""
 
 
