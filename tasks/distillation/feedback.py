@@ -4,6 +4,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from tasks.data.packing import Text
+
 
 class Feedback(NamedTuple):
     """A teacher's scores of B responses of at most R tokens.
@@ -37,3 +39,11 @@ class TokenTeacher(Protocol):
 
     def close(self) -> None:
         """Release its resources."""
+
+
+def texts_of(prompt_ids: np.ndarray, completion_ids: np.ndarray, pad_id: int) -> list[Text]:
+    """The tokens of each prompt and of its response, without padding."""
+    return [
+        (asked[asked != pad_id].tolist(), said[said != pad_id].tolist())
+        for asked, said in zip(prompt_ids, completion_ids, strict=True)
+    ]

@@ -1,5 +1,5 @@
-"""A Gemma on this job's devices as the teacher: one prefill program gives the log-probabilities of
-a student's tokens.
+"""A Gemma on this job's devices as the teacher: one program gives the log-probabilities of a
+student's tokens.
 
 It lies on the devices that the student has, spread over them if it is large
 (`tasks.models.sharding`). An update samples, scores and trains one after the other: if each model
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from schemas.base import InputError, StrictModel
+from schemas.trainer_config import SamplingConfig
 from tasks.devices.hosts import fetch, spread
-from tasks.distillation.feedback import Feedback
+from tasks.distillation.feedback import Feedback, texts_of
+from tasks.sampling.rollouts import rollout_logps
 
 if TYPE_CHECKING:
     from tasks.data.tokens import Tokenizer
@@ -30,19 +32,18 @@ class GemmaTeacherConfig(StrictModel):
 
 
 class GemmaTeacher:
-    """A teacher in this process.
+    """A teacher in this process. It takes as many rows at a time as a micro-batch of the student
+    has.
 
     Args:
-        accumulation: a batch is scored in so many parts, each of one shape.
-        temperature: divides the logits.
-        hidden: also give hidden states.
+        config: the stage's sizes and temperature.
+        hidden: also give hidden states; then each response has a row of its own. Without them
+            responses share rows.
     """
 
-    def __init__(
-        self, loaded: "LoadedModel", *, accumulation: int, temperature: float, hidden: bool
-    ) -> None:
-        self.loaded, self.accumulation, self.hidden = loaded, accumulation, hidden
-        self._temperature = np.float32(temperature)
+    def __init__(self, loaded: "LoadedModel", config: SamplingConfig, *, hidden: bool) -> None:
+        self.loaded, self.config, self.hidden = loaded, config, hidden
+        self._size = config.batch_size // config.accumulation
         self._program = _teacher_logps_fn(loaded, hidden=hidden)
 
     @property
@@ -57,44 +58,42 @@ class GemmaTeacher:
         import jax
         from flax import nnx
 
-        size, mesh = len(prompt_ids) // self.accumulation, self.loaded.mesh
-        state = nnx.state(self.loaded.model)
+        size, mesh, state = self._size, self.loaded.mesh, nnx.state(self.loaded.model)
+        if not self.hidden:
+            texts = texts_of(prompt_ids, completion_ids, self.loaded.tokenizer.pad_id)
+            return Feedback(rollout_logps(self._program, state, texts, self.config, self.loaded))
         slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
+        temperature = np.float32(self.config.temperature)
         with jax.set_mesh(mesh):
             parts = [
-                self._program(
-                    state, *spread((prompt_ids[s], completion_ids[s]), mesh), self._temperature
-                )
+                self._program(state, spread((prompt_ids[s], completion_ids[s]), mesh), temperature)
                 for s in slices
             ]
-        logps, hidden = (
-            None if part[0] is None else np.concatenate(list(map(fetch, part)))
-            for part in zip(*parts, strict=True)
+        return Feedback(
+            *(np.concatenate(list(map(fetch, part))) for part in zip(*parts, strict=True))
         )
-        assert logps is not None
-        return Feedback(logps, hidden)
 
-    def program(
-        self, batch_size: int, lengths: tuple[int, int], calls: float, resident: Any = None
-    ) -> "Program":
-        """The programs that `score` compiles for batches of that size, and these lengths of prompt
-        and response.
+    def program(self, batches: float, resident: Any = None) -> "Program":
+        """The program that `score` compiles, in the worst case: a row for each response.
 
         Args:
-            calls: batches scored.
+            batches: how many are scored.
             resident: see `Program`.
         """
         from flax import nnx
 
         from tasks.planning.programs import Program, rows, scalar, shapes, vocabulary_trips
 
-        micro, mesh = batch_size // self.accumulation, self.loaded.mesh
-        ids = rows(tuple(np.zeros((micro, length), np.int32) for length in lengths), mesh)
-        args = (shapes(nnx.state(self.loaded.model)), *ids, scalar(np.float32))
-        trips = vocabulary_trips(micro * lengths[1], mesh)
-        return Program(
-            "teacher_logps", self._program, args, calls * self.accumulation, resident, trips
+        config, mesh = self.config, self.loaded.mesh
+        lengths = config.prompt_length, config.response_length
+        asked, said, both = (
+            np.zeros((self._size, length), np.int32) for length in (*lengths, sum(lengths))
         )
+        batch = (asked, said) if self.hidden else (both, both, both, both > 0)
+        args = (shapes(nnx.state(self.loaded.model)), rows(batch, mesh), scalar(np.float32))
+        trips = vocabulary_trips(self._size * config.response_length, mesh)
+        calls = batches * config.accumulation
+        return Program("teacher_logps", self._program, args, calls, resident, trips)
 
     def costs(self) -> dict[str, float]:
         """See `TokenTeacher`: nothing."""
@@ -108,29 +107,32 @@ class GemmaTeacher:
 
 
 def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:
-    """The compiled function (state, prompt_ids (B, P), completion_ids (B, R), temperature) -> (B,
-    R) log-probabilities of the completions, 0 at padding, and (B, R, D) hidden states or None."""
+    """The compiled function (state, rows, temperature) -> log-probabilities, as
+    `tasks.training.packed_logps.token_logps_fn`. With `hidden`, `rows` are prompt_ids (B, P) and
+    completion_ids (B, R), and there are (B, R) log-probabilities of the completions, 0 at padding,
+    and (B, R, D) hidden states."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
 
     from tasks.models.vocabulary import positions_of, token_logps
+    from tasks.training.packed_logps import row_logps
 
     graph, _ = nnx.split(loaded.model)
     pad_id = loaded.tokenizer.pad_id
 
-    def teacher_logps(
-        state: nnx.State, prompt_ids: jax.Array, completion_ids: jax.Array, temperature: jax.Array
-    ) -> Any:
+    def teacher_logps(state: nnx.State, rows: Any, temperature: jax.Array) -> Any:
         model = nnx.merge(graph, state)
-        tokens = jnp.concatenate([prompt_ids, completion_ids], axis=1)
+        if not hidden:
+            return row_logps(model, *rows, temperature=temperature)
+        tokens, completion_ids = jnp.concatenate(rows, axis=1), rows[1]
         real = tokens != pad_id
         every, _ = model(tokens, positions_of(real), real.astype(jnp.int32))
         before = every[:, -completion_ids.shape[1] - 1 : -1]
         logps = token_logps(
             model, before, completion_ids, completion_ids != pad_id, temperature=temperature
         )
-        return logps, before if hidden else None
+        return logps, before
 
     return jax.jit(teacher_logps)
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
-from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.distillation.feedback import TokenTeacher
+from tasks.distillation.feedback import TokenTeacher, texts_of
 from tasks.distillation.gemma_teacher import GemmaTeacher
 from tasks.distillation.on_policy_config import Config
 from tasks.reinforcement.rollout import PolicyBatch, policy_batch, row_weights, sample_row
@@ -35,10 +34,7 @@ if TYPE_CHECKING:
 
 def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
     """A teacher on the student's devices."""
-    hidden = config.loss.name == "gkd"
-    return GemmaTeacher(
-        loaded, accumulation=config.accumulation, temperature=config.temperature, hidden=hidden
-    )
+    return GemmaTeacher(loaded, config, hidden=config.loss.name == "gkd")
 
 
 class Scored(NamedTuple):
@@ -55,13 +51,6 @@ class Scored(NamedTuple):
     completion_ids: np.ndarray
     student: np.ndarray
     teacher: np.ndarray
-
-    def texts(self, pad_id: int) -> list[Text]:
-        """The tokens of each prompt and of its response."""
-        return [
-            (asked[asked != pad_id].tolist(), said[said != pad_id].tolist())
-            for asked, said in zip(self.prompt_ids, self.completion_ids, strict=True)
-        ]
 
 
 def make_batch(
@@ -80,7 +69,7 @@ def make_batch(
         return DistillBatch(prompt_ids, completion_ids, mask, hidden, weights)
     old = student if config.num_iterations > 1 else None
     return policy_batch(
-        scored.texts(pad_id),
+        texts_of(prompt_ids, completion_ids, pad_id),
         (np.where(mask, teacher - student, 0), weights, weights, None, old),
         length=config.prompt_length + config.response_length,
         pad_id=pad_id,

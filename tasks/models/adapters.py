@@ -43,8 +43,14 @@ _UNUSED = (
     "lora_bias",
     "trainable_token_indices",
     "target_parameters",
+    "alora_invocation_tokens",
+    "arrow_config",
 )
 """Options of PEFT beyond one low-rank product for each matrix. We refuse adapters that set them."""
+_KEEPS_THE_BASE = (None, True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base's weights as they are. Others ("pissa",
+"olora", "corda", "loftq", "lora_ga") take the first adapters out of them, also when PEFT
+loads such adapters (`update_layer` in peft/tuners/lora/layer.py)."""
 
 
 def adapters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -111,6 +117,12 @@ def _problems(
     for name in (*variants, *_UNUSED):
         if found.get(name):
             yield f"{name} = {found[name]!r} is not done here: {_MERGE}"
+    if (began := found.get("init_lora_weights")) not in _KEEPS_THE_BASE:
+        yield (
+            f"init_lora_weights = {began!r} took their beginning out of the base's weights, where"
+            " it is still here: save them in PEFT with path_initial_model_for_weight_conversion,"
+            f" or {_MERGE}"
+        )
     if found.get("bias") not in (None, "none"):
         yield f"bias = {found['bias']!r} trains biases, which Gemma has none of: {_MERGE}"
     for name, theirs, wanted in (("rank", rank, lora.rank), ("alpha", alpha, lora.alpha)):

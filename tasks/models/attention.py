@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from tasks.data.packing import BRANCHES
-from tasks.models.moving import on_gpu, read
+from tasks.models.moving import platform, read
 from tasks.models.products import LANES, product, product_of_rows
 
 _MASKED = -2.3819763e38
@@ -166,7 +166,7 @@ def attend_step(
 
 def reads_windows(length: int, window: int) -> bool:
     """Whether a local layer reads its window alone of a cache of this length."""
-    return length >= window + LANES and not on_gpu()
+    return length >= window + LANES and platform() != "gpu"
 
 
 def _columns(

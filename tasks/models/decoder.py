@@ -29,7 +29,7 @@ from tasks.models.decoder_layer import (
     matrices,
     rms_norm,
 )
-from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, on_tpu, rows_of
+from tasks.models.moving import as_bits, bits_dtype, checkpointed, layer_of, platform, rows_of
 from tasks.models.products import PRODUCT, product_of_rows
 
 Cache = dict[str, Any]
@@ -112,17 +112,11 @@ _GEMMA2 = replace(
 )
 
 
-def _sized(
-    base: GemmaConfig, layers: int, embed: int, hidden: int, heads: int, kv_heads: int
-) -> GemmaConfig:
-    return replace(
-        base,
-        num_layers=layers,
-        embed_dim=embed,
-        hidden_dim=hidden,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-    )
+def _sized(base: GemmaConfig, *sizes: int) -> GemmaConfig:
+    """`base` with other layers, embedding and hidden dimensions, heads and key heads."""
+    names = "num_layers", "embed_dim", "hidden_dim", "num_heads", "num_kv_heads"
+    changed: Any = dict(zip(names, sizes, strict=True))
+    return replace(base, **changed)
 
 
 _PUBLISHED = {
@@ -256,7 +250,7 @@ class Gemma(nnx.Module):
         # Who writes a step's token into the cache, each layer before it reads, or the step behind
         # its layers? XLA for TPUs would copy the layer's cache in the first case, and for CPUs the
         # cache of all layers in the second (docs/performance.md).
-        behind = on_tpu() or not step
+        behind = platform() == "tpu" or not step
         unrolled = _is_unrolled(config)
         apart = cache is not None and unrolled
 

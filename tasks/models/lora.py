@@ -2,6 +2,7 @@
 after it."""
 
 import zlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -43,19 +44,14 @@ def merge_lora(model: Gemma) -> None:
                 getattr(model.layers, f"{name}{part}") for part in ("", "_lora_a", "_lora_b")
             )
             product = f"L{inside}r,Lr{outside}->L{inside}{outside}"
-            weight.set_value(
-                _merged(weight.get_value(), a.get_value(), b.get_value(), model.lora_scale, product)
-            )
+            three = (one.get_value() for one in (weight, a, b))
+            weight.set_value(_merged(product, *three, model.lora_scale))
             delattr(model.layers, f"{name}_lora_a")
             delattr(model.layers, f"{name}_lora_b")
     model.lora_scale = 0.0
 
 
-def _merged(weight: jax.Array, a: jax.Array, b: jax.Array, scale: float, product: str) -> jax.Array:
+@partial(jax.jit, static_argnums=0)
+def _merged(product: str, weight: jax.Array, a: jax.Array, b: jax.Array, scale: float) -> jax.Array:
     """The merged matrix, computed in float32 and rounded once."""
-
-    @jax.jit
-    def merge(weight: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
-        return (weight.astype(jnp.float32) + scale * jnp.einsum(product, a, b)).astype(weight.dtype)
-
-    return merge(weight, a, b)
+    return (weight.astype(jnp.float32) + scale * jnp.einsum(product, a, b)).astype(weight.dtype)

@@ -15,29 +15,16 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 
-def on_cpu() -> bool:
-    """Whether this program is lowered for a CPU: whether the mesh (`jax.set_mesh`) is of CPUs."""
-    return _platform() == "cpu"
-
-
-def on_tpu() -> bool:
-    """Whether this program is lowered for a TPU."""
-    return _platform() == "tpu"
-
-
-def on_gpu() -> bool:
-    """Whether this program is lowered for a GPU."""
-    return _platform() == "gpu"
-
-
-def _platform() -> str:
+def platform() -> str:
+    """What this program is lowered for, "cpu", "gpu" or "tpu": what the mesh (`jax.set_mesh`) is
+    of; empty without one."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return "" if device is None else device.platform
 
 
 def bits_dtype(dtype: Any) -> Any:
     """The dtype that moves arrays of `dtype`."""
-    narrow = jnp.dtype(dtype) == jnp.bfloat16 and on_cpu()
+    narrow = jnp.dtype(dtype) == jnp.bfloat16 and platform() == "cpu"
     return jnp.uint16 if narrow else jnp.dtype(dtype)
 
 

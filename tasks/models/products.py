@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.models.moving import checkpointed, on_cpu
+from tasks.models.moving import checkpointed, platform
 
 PRODUCT = "product"
 """The name of `product`'s results in a policy of `jax.checkpoint`."""
@@ -37,7 +37,7 @@ def product(left: jax.Array, right: jax.Array) -> jax.Array:
 
 def _is_narrow(factor: jax.Array) -> bool:
     """Whether products of this factor are to be asked for as this module says."""
-    return factor.dtype == jnp.bfloat16 and on_cpu()
+    return factor.dtype == jnp.bfloat16 and platform() == "cpu"
 
 
 def adapted(
@@ -106,7 +106,7 @@ def _joined(weight: jax.Array, factor: jax.Array, axis: int) -> jax.Array:
     """The weight with an adapter's factor behind it along an axis of the result, in whole tiles on
     a TPU, whose compiler would turn the result around otherwise."""
     spare = [(0, 0), (0, 0)]
-    spare[axis] = (0, 0 if on_cpu() else -factor.shape[axis] % LANES)
+    spare[axis] = (0, 0 if platform() == "cpu" else -factor.shape[axis] % LANES)
     return jnp.concatenate([weight, jnp.pad(factor, spare)], axis=axis)
 
 

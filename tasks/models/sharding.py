@@ -80,7 +80,7 @@ def place(root: nnx.Module, mesh: Mesh, specs: dict[str, PartitionSpec]) -> None
     name lie whole on every device. A jax.ShapeDtypeStruct, a shape without a value, gets the
     sharding that its value would have.
     """
-    variables = list(_variables(root))
+    variables = list(variables_of(root))
     abstract = any(isinstance(node.get_value(), jax.ShapeDtypeStruct) for _, node in variables)
     for path, node in variables:
         value = node.get_value()
@@ -102,7 +102,9 @@ def placed(value: Any, sharding: NamedSharding) -> Any:
     return put(value, sharding)
 
 
-def _variables(root: nnx.Module) -> Iterator[tuple[list[str], "nnx.Variable[Any]"]]:
+def variables_of(root: nnx.Module) -> Iterator[tuple[list[str], "nnx.Variable[Any]"]]:
+    """The path and variable of every array, or shape, of a model or of its optimizer, in which
+    optax leaves place-holders of nothing, too."""
     for path, node in nnx.iter_graph(root):
         if isinstance(node, nnx.Variable) and isinstance(
             node.get_value(), (jax.Array, jax.ShapeDtypeStruct)

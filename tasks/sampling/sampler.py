@@ -22,6 +22,7 @@ from tasks.data.tokens import Tokenizer, TooLong, pad_left, prompt_tokens
 from tasks.devices.hosts import BATCH, by_rows, constrained, fetch, spread
 from tasks.models.decoder import cache_axes
 from tasks.models.loading import LoadedModel
+from tasks.models.vocabulary import positions_of
 from tasks.planning.programs import Program, compilations, global_share, scalar, shapes
 from tasks.planning.programs import rows as rows_of
 from tasks.sampling.next_token import drawn, truncated
@@ -92,11 +93,8 @@ class Sampler:
         """
         self.loaded, self.top_k, self.top_p = loaded, top_k, top_p
         self._shared = gcd(group_size, batch_size // loaded.mesh.shape[BATCH])
-        self.batch_size, self.prompt_length, self.response_length = (
-            batch_size,
-            prompt_length,
-            response_length,
-        )
+        self.batch_size = batch_size
+        self.prompt_length, self.response_length = prompt_length, response_length
         self._graph, _ = nnx.split(loaded.model)
         self._program: Any = jax.jit(self._generate)
         self._compiled_before = 0
@@ -212,10 +210,9 @@ class Sampler:
         model = nnx.merge(self._graph, state)
         batch, (prompts_read, length) = rows.shape[0], prompts.shape
         real = prompts != tokenizer.pad_id
-        positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
         hidden, cache = model(
             prompts,
-            positions,
+            positions_of(real),
             real.astype(jnp.int32),
             model.init_cache(prompts_read, length + self.response_length),
         )

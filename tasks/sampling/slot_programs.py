@@ -26,6 +26,7 @@ from tasks.devices.hosts import BATCH, fetch, spread
 from tasks.models.attention import reads_windows
 from tasks.models.decoder import cache_axes
 from tasks.models.loading import LoadedModel
+from tasks.models.vocabulary import positions_of
 from tasks.planning.programs import Program, compilations, global_share, scalar, shapes
 from tasks.planning.programs import rows as rows_of
 from tasks.sampling.next_token import drawn, first_best, truncated
@@ -200,10 +201,8 @@ class SlotPrograms:
         the caches of all widths have one width."""
         model: Any = nnx.merge(self._graph, weights)
         real = prompts != self.loaded.tokenizer.pad_id
-        positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
-        hidden, cache = model(
-            prompts, positions, real.astype(jnp.int32), model.init_cache(*prompts.shape)
-        )
+        segments, cache = real.astype(jnp.int32), model.init_cache(*prompts.shape)
+        hidden, cache = model(prompts, positions_of(real), segments, cache)
         start = jnp.zeros_like(given["row"])
         drawn = self.draw(model.unembed(hidden[:, -1]), _keys(given), start, given)
         of_rows = {"length": real.sum(-1, dtype=jnp.int32), "number": start + 1, **given, **drawn}

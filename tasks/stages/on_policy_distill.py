@@ -78,7 +78,8 @@ def batch_sizes(config: Config) -> dict[str, int]:
 
 
 def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "Trainer":
-    """The trainer of this stage. For `gkd`, attach the teacher's embedding to the student."""
+    """The trainer of this stage. For `gkd`, attach the teacher's embedding to the student. Else
+    responses share rows, and the step skips micro-batches in which nothing is predicted."""
     from tasks.distillation.gkd_batches import attach_teacher
     from tasks.losses.distillation import gkd_loss_fn
     from tasks.losses.grpo import grpo_loss_fn
@@ -96,6 +97,7 @@ def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | No
         )
     else:
         loss = grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, temperature=config.temperature)
+        trainer.is_wanted = lambda batch: batch.predicts.any()
     return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(
         lambda batch: {"train_example": batch}
     )
@@ -151,7 +153,7 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     hidden = None
     if teacher:
         scorer = gemma_teacher(config, teacher)
-        found.append(scorer.program(size, lengths, rollouts, resident=(weights, optimizer)))
+        found.append(scorer.program(rollouts, resident=(weights, optimizer)))
         shape = (size, config.response_length, teacher.config.embed_dim)
         hidden = np.zeros(shape, teacher.config.dtype)
     batch = make_batch(config, scored, hidden, model)
@@ -253,7 +255,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=9,
+    version=10,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

@@ -25,6 +25,7 @@ from tasks.models.loading import LoadedModel, save_model
 from tasks.models.lora import merge_lora
 from tasks.models.model_source import published_as
 from tasks.models.peft import write_adapters
+from tasks.models.sharding import variables_of
 from tasks.training.checkpoints import Array, Checkpoint, Checkpoints, fingerprint
 from tasks.training.optimizers import learning_rate_schedule
 from tasks.training.trainer import Reported, Trainer
@@ -250,11 +251,10 @@ def _variables(trainer: Trainer) -> dict[str, nnx.Variable[Any]]:
         ("optimizer", trainer.optimizer, nnx.Variable),
     )
     return {
-        f"{part}/{'.'.join(map(str, path))}": node
+        f"{part}/{'.'.join(path)}": node
         for part, root, kind in roots
-        for path, node in nnx.iter_graph(root)
-        # optax leaves place-holders of nothing
-        if isinstance(node, kind) and isinstance(node.get_value(), jax.Array)
+        for path, node in variables_of(root)
+        if isinstance(node, kind)
     }
 
 

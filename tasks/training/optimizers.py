@@ -24,25 +24,22 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     """Global-norm clipping, then AdamW, or Muon on matrices and AdamW on the rest, with warm-up and
     cosine decay over `steps`."""
     schedule = learning_rate_schedule(config, steps)
-    clip = optax.clip_by_global_norm(config.max_grad_norm)
+    b1, b2, decay = config.b1, config.b2, config.weight_decay
+    update: optax.GradientTransformation
     if config.muon_learning_rate is None:
-        return optax.chain(
-            clip,
-            optax.adamw(schedule, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay),
-        )
-    scale = config.muon_learning_rate / config.learning_rate
-    return optax.chain(
-        clip,
-        muon(
+        update = optax.adamw(schedule, b1=b1, b2=b2, weight_decay=decay)
+    else:
+        scale = config.muon_learning_rate / config.learning_rate
+        update = muon(
             lambda step: scale * schedule(step),
-            weight_decay=config.weight_decay,
-            adam_b1=config.b1,
-            adam_b2=config.b2,
-            adam_weight_decay=config.weight_decay,
+            weight_decay=decay,
+            adam_b1=b1,
+            adam_b2=b2,
+            adam_weight_decay=decay,
             adam_learning_rate=schedule,
             muon_weight_dimension_numbers=_matrices,
-        ),
-    )
+        )
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), update)
 
 
 def _matrices(weights: Any) -> Any:
@@ -50,14 +47,7 @@ def _matrices(weights: Any) -> Any:
     linear maps, adapters only factors of one."""
 
     def axes(path: Any, weight: Any) -> MuonDimensionNumbers | None:
-        name = next(
-            (
-                name
-                for name in PROJECTIONS
-                if any(getattr(key, "key", None) == name for key in path)
-            ),
-            None,
-        )
+        name = next((one for key in path if (one := getattr(key, "key", "")) in PROJECTIONS), None)
         if name is None:
             return None
         first_output = 1 + len(PROJECTIONS[name][0])  # axis 0: each layer has a matrix of its own

@@ -23,17 +23,6 @@ def test_the_loss_is_that_of_trl():
         assert loss == pytest.approx(expected, rel=1e-6)
 
 
-def test_equal_scores_lose_log_two_and_the_gradient_parts_them():
-    def loss(chosen: jax.Array, rejected: jax.Array) -> jax.Array:
-        return bradley_terry_loss(chosen, rejected, 0.0).mean()
-
-    zero = jnp.zeros(3)
-    assert float(loss(zero, zero)) == pytest.approx(np.log(2))
-    of_chosen, of_rejected = jax.grad(loss, argnums=(0, 1))(zero, zero)
-    assert np.allclose(of_chosen, -1 / 6)
-    assert np.allclose(of_rejected, 1 / 6)
-
-
 def test_a_trace_is_as_good_as_its_weakest_step():
     ends = jnp.array([[True, False, True, True]])
     found = float(soft_minimum(jnp.array([[2.0, -99.0, 1.0, 3.0]]), ends)[0])

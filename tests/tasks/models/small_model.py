@@ -1,13 +1,16 @@
-"""A whole model of two layers, as a directory in Hugging Face's format."""
+"""A whole model of two layers, as a directory in Hugging Face's format, and a loaded one's
+weights."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from flax import nnx
 
 from tasks.models.decoder import SIZES, weight_shapes
 from tasks.models.hf_directory import TOKENIZER
 from tasks.models.hf_weights import write_model
+from tasks.models.loading import LoadedModel
 from tasks.models.model_source import TINY
 from tasks.models.tiny import tiny_tokenizer
 
@@ -24,3 +27,9 @@ def write_small_model(directory: Path) -> Path:
     write_model(directory, SMALL_MODEL, "x", tokenizer, weights.__getitem__)
     tokenizer.save(directory / TOKENIZER)
     return directory
+
+
+def weights_of(loaded: LoadedModel) -> dict[str, np.ndarray]:
+    """By the names of `weight_shapes`."""
+    found = nnx.to_flat_state(nnx.state(loaded.model, nnx.Param))
+    return {".".join(map(str, path)): np.asarray(node.get_value()) for path, node in found}

@@ -22,6 +22,7 @@ CONFIG: dict[str, Any] = {
     "peft_type": "LORA", "base_model_name_or_path": "google/gemma-3-1b-it", "r": 4, "lora_alpha": 8,
     "lora_dropout": 0.05, "bias": "none", "use_dora": False, "use_rslora": False,
     "modules_to_save": None, "rank_pattern": {}, "target_modules": ["v_proj", "q_proj"],
+    "init_lora_weights": True,
 }  # fmt: skip
 """As PEFT writes it, but for what is null there."""
 
@@ -45,6 +46,7 @@ def test_what_peft_writes_is_taken(tmp_path: Path) -> None:
     for model in ("gemma3-1b-it", "hf://google/gemma-3-1b-it", "hf://mirror/gemma", "/a/model"):
         check_adapters(lora(place), model)
     check_adapters(lora(adapters(tmp_path, target_modules=".*proj")), "gemma3-1b-it")
+    check_adapters(lora(adapters(tmp_path, init_lora_weights="gaussian")), "gemma3-1b-it")
     check_adapters(lora("hf://me/mine@v1"), "gemma3-1b-it")  # when it is fetched
 
 
@@ -57,6 +59,8 @@ def test_what_peft_writes_is_taken(tmp_path: Path) -> None:
         ({"use_rslora": True}, r"use_rslora = false and lora_alpha = 16 into"),
         ({"modules_to_save": ["lm_head"]}, r"modules_to_save = \['lm_head'\] is not done here"),
         ({"rank_pattern": {"q_proj": 2}}, r"rank_pattern = .* is not done here"),
+        ({"alora_invocation_tokens": [7, 8]}, r"alora_invocation_tokens = \[7, 8\] is not done"),
+        ({"init_lora_weights": "pissa_niter_4"}, r"'pissa_niter_4' took .*_conversion, or merge"),
         ({"bias": "all"}, r"bias = 'all' trains biases"),
         ({"peft_type": "IA3"}, r"peft_type is 'IA3'"),
         ({"target_modules": ["q_proj"]}, r'lora.targets are q_proj, v_proj: write .*\["q_proj"\]'),

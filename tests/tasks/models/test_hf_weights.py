@@ -21,6 +21,7 @@ from tasks.models.hf_weights import Weights
 from tasks.models.loading import LoadedModel, base_model, load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.models.weights import initialise
+from tests.tasks.models.small_model import weights_of
 
 SMALL = GemmaConfig(
     family="gemma3", num_layers=7, embed_dim=24, hidden_dim=40, num_heads=4, num_kv_heads=2,
@@ -62,16 +63,6 @@ def copy(directories: dict[str, Path], tmp_path: Path) -> Path:
         tensors |= load_file(path)
     save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
     return directory
-
-
-def weights_of(loaded: LoadedModel) -> dict[str, np.ndarray]:
-    layers = {
-        f"layers.{name}": variable
-        for name, variable in vars(loaded.model.layers).items()
-        if hasattr(variable, "get_value")
-    }
-    named = {"embedding": loaded.model.embedding, "final_norm": loaded.model.final_norm, **layers}
-    return {name: np.asarray(variable.get_value()) for name, variable in named.items()}
 
 
 @pytest.mark.parametrize("prefix", ["model.language_model.", ""])
@@ -323,17 +314,10 @@ def test_damaged_files_are_refused(copy: Path) -> None:
         load_model(copy)
 
 
-def test_quantised_weights_and_a_wrong_tokenizer_are_refused(copy: Path) -> None:
+def test_quantised_weights_and_a_missing_tokenizer_are_refused(copy: Path) -> None:
     tensors = load_file(copy / WEIGHTS)
     save_file(tensors | {"model.norm.weight": np.zeros(24, np.int8)}, copy / WEIGHTS)
     with pytest.raises(InputError, match=r"stored as I8.*not quantised"):
-        load_model(copy)
-    save_file(
-        {name: value[:1000] if "embed" in name else value for name, value in tensors.items()},
-        copy / WEIGHTS,
-    )
-    _change_config(copy, vocab_size=1000)
-    with pytest.raises(InputError, match=r"has 1536 pieces, and the model's vocabulary 1000"):
         load_model(copy)
     (copy / "tokenizer.model").unlink()
     with pytest.raises(

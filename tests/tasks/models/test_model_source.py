@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from infra.settings import Settings
 from infra.store.store import open_store
@@ -33,6 +32,7 @@ from tasks.models.shipping import receive_model, ship_model
 from tests.fakes.fake_hub import FakeHub
 from tests.tasks.devices.fake_devices import printed
 from tests.tasks.models.small_model import SMALL_MODEL as CONFIG
+from tests.tasks.models.small_model import weights_of
 
 UNWANTED = {
     "pytorch_model.bin": b"pickle",
@@ -80,11 +80,8 @@ def hub(cache: Path, published: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def assert_same(loaded: LoadedModel, directory: Path) -> None:
-    found, expected = (
-        nnx.to_pure_dict(nnx.state(model.model)) for model in (loaded, load_model(directory))
-    )
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(one, other)
+    both = weights_of(loaded), weights_of(load_model(directory))
+    jax.tree.map(np.testing.assert_array_equal, *both)
 
 
 def test_forms_of_a_model() -> None:

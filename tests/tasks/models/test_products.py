@@ -49,11 +49,15 @@ def test_products_and_their_gradients_are_those_of_float64(dtype, left, right, b
     wide_a, wide_b, wide_slope = (np.asarray(one, np.float64) for one in (a, b, slope))
     of_b = wide_a.swapaxes(-1, -2) @ wide_slope
     expected = [wide_slope @ wide_b.swapaxes(-1, -2), of_b.swapaxes(-1, -2) if by_rows else of_b]
-    rounding = 2e-2 if dtype == "bfloat16" else 1e-5
-    np.testing.assert_allclose(out, wide_a @ wide_b, rtol=rounding, atol=rounding)
+    assert_close(dtype, 2e-2, (out, *found), (wide_a @ wide_b, *expected))
+
+
+def assert_close(dtype: str, rounding: float, found: Any, expected: Any) -> None:
+    """The first is a result in float32, the others gradients; `rounding`: in bfloat16."""
+    assert [str(one.dtype) for one in found[1:]] == [dtype] * (len(found) - 1)
+    most = rounding if dtype == "bfloat16" else 1e-5
     for one, other in zip(found, expected, strict=True):
-        assert one.dtype == dtype
-        np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=rounding, atol=rounding)
+        np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=most, atol=most)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -75,11 +79,7 @@ def test_an_adapter_rides_along_in_the_product_of_its_weight(dtype, rows, inside
     assert products == (2 if joined else 3)
     x, w, a, b, s = (np.asarray(one, np.float64) for one in (left, weight, down, up, slope))
     expected = [s @ (w + 0.5 * a @ b).T, 0.5 * x.T @ s @ b.T, 0.5 * (x @ a).T @ s]
-    rounding = 4e-2 if dtype == "bfloat16" else 1e-5
-    np.testing.assert_allclose(out, x @ w + 0.5 * x @ a @ b, rtol=rounding, atol=rounding)
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == dtype
-        np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=rounding, atol=rounding)
+    assert_close(dtype, 4e-2, (out, *found), (x @ w + 0.5 * x @ a @ b, *expected))
 
 
 def test_results_by_rows_are_not_rounded() -> None:

@@ -22,13 +22,6 @@ def told(
     return pieces, detokenizer
 
 
-@pytest.mark.parametrize("size", [1, 3, 100])
-def test_pieces_are_whole_characters_and_joined_the_text(size: int) -> None:
-    pieces, detokenizer = told(TEXT, ["nothing of it"], size)
-    assert "".join(pieces) == detokenizer.text == TEXT
-    assert not any("\ufffd" in piece for piece in pieces)
-
-
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
 @pytest.mark.parametrize("stop", ["after Mon", "day? é", "数", "W", "en."])
 def test_nothing_is_told_from_the_first_stop_sequence_on(stop: str, size: int) -> None:

@@ -58,8 +58,14 @@ SOFT_CAPPED = {"family": "gemma2", "attention_softcap": 1.0, "final_softcap": 30
 
 @pytest.mark.parametrize(
     ("changes", "behind"),
-    [({}, False), (WINDOWED, False), (WINDOWED, True), (WINDOWED | SOFT_CAPPED, True)],
-    ids=["no longer than the window", "gemma 3", "gemma 3, as on a TPU", "gemma 2, as on a TPU"],
+    [
+        ({}, False),
+        (WINDOWED, False),
+        (WINDOWED | {"num_layers": 10}, False),
+        (WINDOWED, True),
+        (WINDOWED | SOFT_CAPPED, True),
+    ],
+    ids=["no longer than the window", "gemma 3", "its layers in a loop", "as on a TPU", "gemma 2"],
 )
 def test_greedy_tokens_and_logps_equal_a_full_forward_pass(sampler, changes, behind, monkeypatch):
     """Also where local layers read their window of a longer cache; a TPU's steps write their tokens
@@ -68,7 +74,7 @@ def test_greedy_tokens_and_logps_equal_a_full_forward_pass(sampler, changes, beh
         config = replace(sampler.loaded.config, **changes)
         model = initialise(config, 1)
         loaded = LoadedModel("small", config, model, sampler.loaded.tokenizer, sampler.loaded.mesh)
-        monkeypatch.setattr(decoder, "on_tpu", lambda: behind)
+        monkeypatch.setattr(decoder, "platform", lambda: "tpu" if behind else "cpu")
         sampler = Sampler(loaded, batch_size=4, prompt_length=160, response_length=24)
     for prompt, completion in zip(PROMPTS, sampler.generate(PROMPTS), strict=True):
         context = prompt_tokens(sampler.loaded.tokenizer, prompt)

@@ -70,13 +70,12 @@ def one_by_one(loaded: LoadedModel) -> Sampler:
     return Sampler(loaded, batch_size=29, **SHAPE)
 
 
-def test_answers_are_those_of_the_plain_sampler_in_any_company(slots, one_by_one, monkeypatch):
+def test_answers_are_those_of_the_plain_sampler_in_any_company(slots, one_by_one, meanwhile):
     """29 prompts of 11 to 60 tokens in 8 slots; their answers end after 1 to 24 tokens."""
     tokenizer = slots.loaded.tokenizer
     short = [one for one in REQUESTS if len(prompt_tokens(tokenizer, one.prompt)) <= 40]
-    widths, read = set[int](), SlotPrograms.read
-    noted = lambda self, *args: widths.add(args[-1]) or read(self, *args)  # noqa: E731
-    monkeypatch.setattr(SlotPrograms, "read", noted)
+    widths = set[int]()
+    meanwhile(SlotPrograms, "read", lambda self, *args: widths.add(args[-1]))
     first = slots.generate(short)
     assert widths == {40}
     ours, theirs = slots.generate(REQUESTS), one_by_one.generate(PROMPTS)

@@ -70,12 +70,11 @@ def test_questions_share_programs(streamer: Streamer) -> None:
     assert streamer.compiles == before + 1  # another prefill, the same slot
 
 
-def test_what_was_decoded_is_told_at_once(streamer, monkeypatch):
+def test_what_was_decoded_is_told_at_once(streamer, meanwhile):
     """A chunk is computed when its first token is asked for: whoever stops listening stops the
     work. The first token comes of the prompt."""
-    decode, chunks = Device.decode, list[int]()
-    noted = lambda self, context: chunks.append(context) or decode(self, context)  # noqa: E731
-    monkeypatch.setattr(Device, "decode", noted)
+    chunks: list[int] = []
+    meanwhile(Device, "decode", lambda self, context: chunks.append(context))
     stream = streamer.tokens(PROMPTS[0])
     for told in range(1, 2 * CHUNK + 2):
         next(stream)

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError
 from tasks.contract.job import Job, write_jsonl
 from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import make_mesh
 from tasks.distillation.feedback import Feedback
 from tasks.distillation.gemma_teacher import require_same_tokenizer
-from tasks.distillation.student_samples import DistillBatches, gemma_teacher
+from tasks.distillation.student_samples import DistillBatches, Scored, gemma_teacher, make_batch
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tasks.planning.programs import abstract_model
@@ -24,6 +22,7 @@ from tasks.reinforcement.rollout import PolicyBatch
 from tasks.stages import on_policy_distill
 from tasks.stages.on_policy_distill import Config, extra_models, run
 from tasks.training.packed_logps import token_logps_fn
+from tests.tasks.jobs import job_at
 from tests.tasks.stages.bench import STUDENT, TEACHER, example, model
 
 pytestmark = pytest.mark.usefixtures("one_layer")
@@ -56,8 +55,7 @@ def stage(
         inputs["teacher"] = tmp_path / "teacher"
         inputs["teacher"].mkdir(exist_ok=True)
         save_model(teacher, inputs["teacher"])
-    work = Workspace(open_store(tmp_path / store), "key", "1")
-    return Job(config, inputs, work.scratch("out"), work)
+    return job_at(tmp_path / store, config, inputs)
 
 
 def test_bad_configs_are_refused() -> None:
@@ -160,6 +158,21 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     assert first["prompt"] == second["prompt"]
 
 
+def test_micro_batches_that_the_responses_leave_empty_are_skipped() -> None:
+    """16 responses of one token, in rows of 32 tokens: behind their prompts they fill a part of the
+    16 rows."""
+    student, table = model(STUDENT, 0), config(micro_batch_size=4)
+    logps = np.full((16, 8), -1, np.float32)
+    prompts, said = np.full((16, 24), 7, np.int32), np.eye(1, 8, dtype=np.int32) * 9
+    prompts[:, :16] = 0
+    scored = Scored(prompts, said.repeat(16, axis=0), logps, logps)
+    batch = make_batch(table, scored, None, student)
+    trainer = on_policy_distill.trainer_of(table, student, None)
+    micros = [jax.tree.map(lambda x, k=k: x[4 * k : 4 * k + 4], batch) for k in range(4)]
+    assert trainer.is_wanted is not None
+    assert [bool(trainer.is_wanted(micro)) for micro in micros] == [True, False, False, False]
+
+
 def test_a_response_in_which_the_padding_token_was_sampled_is_left_out(monkeypatch) -> None:
     """Beside the second one, which the teacher does not score."""
     batches = DistillBatches(config(), model(STUDENT, 0), Silent(), PROMPTS, [])
@@ -211,8 +224,10 @@ def test_a_share_of_gkd_is_traces_of_the_data() -> None:
         on_policy_distill.fitting_traces(short, EXAMPLES, tokenizer)
 
 
-def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
-    """In two micro-batches, at temperature .7, padding on both sides, against dense logits."""
+@pytest.mark.parametrize("loss", [{"name": "policy_gradient"}, GKD], ids=["packed", "gkd"])
+def test_the_teacher_scores_the_tokens_as_its_logits_do(loss: dict[str, Any]) -> None:
+    """In two micro-batches, at temperature .7, padding on both sides, against dense logits. Without
+    hidden states a row has two responses where they fit."""
     teacher = model(TEACHER, 1)
     random = np.random.Generator(np.random.Philox(0))
     prompts, responses = (
@@ -220,7 +235,7 @@ def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
     )
     prompts[2, :9] = 0
     responses[1, 2:] = 0
-    table = config(batch_size=4, micro_batch_size=2, temperature=0.7, loss=GKD)
+    table = config(batch_size=4, micro_batch_size=2, temperature=0.7, loss=loss)
     scorer = gemma_teacher(table, teacher)
     found = scorer.score(prompts, responses)
     assert scorer.compiles == 1
@@ -232,5 +247,8 @@ def test_the_teacher_scores_the_tokens_as_its_logits_do() -> None:
     said = responses != 0
     wanted = np.take_along_axis(dense, responses[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(found.logps, np.where(said, wanted, 0), rtol=1e-4)
+    if found.hidden is None:
+        assert loss != GKD
+        return
     own = hidden[:, 23:-1][said]
     np.testing.assert_allclose(found.hidden[said], own, rtol=1e-3, atol=1e-4)

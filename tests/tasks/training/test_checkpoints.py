@@ -25,21 +25,14 @@ ARRAYS = {
 }
 
 
-class Clock:
-    """Seconds that pass when a test says so."""
+class Bench:
+    """A store, the checkpoints of one key in it as any attempt sees them, and a clock, whose
+    seconds pass when a test says so."""
 
     now = 1000.0
 
-    def __call__(self) -> float:
-        return self.now
-
-
-class Bench:
-    """A store, and the checkpoints of one key in it as any attempt sees them."""
-
     def __init__(self, root: Path) -> None:
         self.store = open_store(root / "store")
-        self.clock = Clock()
 
     def work(self, attempt: str = "1") -> Workspace:
         return Workspace(self.store, "key", attempt)
@@ -52,7 +45,7 @@ class Bench:
             seconds=seconds,
             every=every,
             log=logging.getLogger("lyceum"),
-            clock=self.clock,
+            clock=lambda: self.now,
         )
 
     def kept(self) -> list[str]:
@@ -83,7 +76,7 @@ def newest(checkpoints: Checkpoints) -> str | None:
     return found.name
 
 
-def test_arrays_and_values_come_back_exactly(bench: Bench):
+def test_arrays_and_values_come_back_exactly_from_a_safetensors_file(bench: Bench):
     values = {"rows": [{"loss": 0.1 + 0.2, "grad_norm": float("inf")}], "text": "π\n"}
     bench.checkpoints().save(5, ARRAYS, values)
     found = bench.checkpoints("2").newest()
@@ -95,11 +88,7 @@ def test_arrays_and_values_come_back_exactly(bench: Bench):
             value = found.read(name)
             assert found.forms[name] == (array.shape, array.dtype) == (value.shape, value.dtype)
             assert value.tobytes() == np.asarray(array).tobytes()
-
-
-def test_the_arrays_are_a_safetensors_file(bench: Bench):
-    bench.checkpoints().save(1, ARRAYS, {})
-    (path,) = [path for path in bench.files("00000001-1") if path.suffix == ".safetensors"]
+    (path,) = [path for path in bench.files("00000005-1") if path.suffix == ".safetensors"]
     loaded = load_file(path)
     assert loaded.keys() == ARRAYS.keys()
     np.testing.assert_array_equal(loaded["weights"], ARRAYS["weights"])
@@ -108,30 +97,24 @@ def test_the_arrays_are_a_safetensors_file(bench: Bench):
 def test_a_checkpoint_is_due_by_the_clock_and_after_every_so_many_steps(bench: Bench):
     by_clock, by_step = bench.checkpoints(seconds=60), bench.checkpoints(seconds=60, every=3)
     assert [step for step in range(1, 8) if by_step.due(step)] == [3, 6]
-    bench.clock.now += 59
+    bench.now += 59
     assert not by_clock.due(1)
-    bench.clock.now += 1
+    bench.now += 1
     assert by_clock.due(1)
     assert by_step.due(1)
     save(by_clock, 1)
     assert not by_clock.due(2)
 
 
-def test_saving_takes_no_more_than_a_twentieth_of_the_time(bench, monkeypatch):
+def test_saving_takes_no_more_than_a_twentieth_of_the_time(bench, meanwhile):
     """A save of 10 s, due every 60 s: the next one is due 190 s after it ended, so that saving
     takes 10 of 200 s."""
-    save_tree = Workspace.save_tree
-
-    def slowly(*arguments) -> None:
-        bench.clock.now += 10
-        save_tree(*arguments)
-
-    monkeypatch.setattr(Workspace, "save_tree", slowly)
+    meanwhile(Workspace, "save_tree", lambda *_: setattr(bench, "now", bench.now + 10))
     checkpoints = bench.checkpoints(seconds=60)
     save(checkpoints, 1)
-    bench.clock.now += 189
+    bench.now += 189
     assert not checkpoints.due(2)
-    bench.clock.now += 1
+    bench.now += 1
     assert checkpoints.due(2)
 
 
@@ -214,37 +197,22 @@ def test_an_opened_checkpoint_can_be_read_although_somebody_removes_it(bench: Be
         assert found.read("a").tolist() == [10] * 3
 
 
-def test_one_that_is_removed_between_verifying_and_opening_is_passed_over(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog
-):
+def test_one_that_is_removed_between_verifying_and_opening_is_passed_over(bench, meanwhile, caplog):
     save(bench.checkpoints(), 10, 20)
-    load_tree = Workspace.load_tree
-
-    def and_remove(work: Workspace, name: str):
-        found = load_tree(work, name)
-        if name.endswith("20-1"):
-            work.remove(name)
-        return found
-
-    monkeypatch.setattr(Workspace, "load_tree", and_remove)
+    remove = lambda work, name: name.endswith("20-1") and work.remove(name)  # noqa: E731
+    meanwhile(Workspace, "load_tree", after=remove)
     assert newest(bench.checkpoints("2")) == "00000010-1"
     assert "checkpoint 00000020-1 is not used" in caplog.text
     assert "was removed meanwhile" in caplog.text
 
 
-def test_those_that_were_saved_while_the_listed_ones_were_removed_are_found(bench, monkeypatch):
+def test_those_that_were_saved_while_the_listed_ones_were_removed_are_found(bench, meanwhile):
     """While a large checkpoint was read, a former holder saved two more, which removed the two that
     were known, and the stage began at its first step."""
     former = bench.checkpoints()
     save(former, 10, 20)
-    load_tree = Workspace.load_tree
-
-    def late(work: Workspace, name: str):
-        if name.endswith("20-1"):
-            save(former, 30, 40)
-        return load_tree(work, name)
-
-    monkeypatch.setattr(Workspace, "load_tree", late)
+    late = lambda work, name: name.endswith("20-1") and save(former, 30, 40)  # noqa: E731
+    meanwhile(Workspace, "load_tree", late)
     assert newest(bench.checkpoints("2")) == "00000040-1"
 
 

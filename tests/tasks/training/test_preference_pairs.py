@@ -1,6 +1,7 @@
 """Preference pairs: chosen is verified, rejected is not, and every prompt without a pair is counted
 with its reason."""
 
+from operator import attrgetter
 from types import SimpleNamespace
 
 import pytest
@@ -36,7 +37,9 @@ RIGHT, WRONG, MALFORMED = sample(trace(4)), sample(trace(5)), sample("<reasoning
 TRUNCATED = sample("<reasoning>2 + 2 + 2 + 2", terminated=False)
 
 
-def mine(*samples, example=EXAMPLE, most=1, because=None, teacher=True, fits=lambda pair: True):
+def mine(
+    *samples, example=EXAMPLE, most=1, because=None, teacher=True, fits=lambda pair: True, **more
+):
     return mine_pairs(
         [example],
         [samples],
@@ -44,6 +47,7 @@ def mine(*samples, example=EXAMPLE, most=1, because=None, teacher=True, fits=lam
         rejected_because=because,
         teacher_when_none_verified=teacher,
         fits=fits,
+        **more,
     )
 
 
@@ -52,18 +56,6 @@ def reason_without_pairs(*samples: SimpleNamespace, **options) -> str:
     assert pairs == []
     (reason,) = [name for name, count in outcomes.items() if count]
     return reason
-
-
-def test_samples_are_rejected_for_the_first_check_they_fail():
-    right_but_unended = sample(trace(4, "two and two"), terminated=False)
-    (checked,) = check_samples([EXAMPLE], [[RIGHT, WRONG, MALFORMED, TRUNCATED, right_but_unended]])
-    assert [(response.rejected_because, response.detail) for response in checked] == [
-        (None, ""),
-        ("wrong", "'5' is not '4'"),
-        ("malformed", "no well-formed trace"),
-        ("truncated", "no terminator"),
-        ("truncated", "no terminator"),
-    ]
 
 
 def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
@@ -81,6 +73,7 @@ def test_a_grounded_prompt_without_an_answer_rejects_what_is_given():
         (WRONG, "wrong", "numeric", "'5' is not '4'"),
         (MALFORMED, "malformed", None, "no well-formed trace"),
         (TRUNCATED, "truncated", None, "no terminator"),
+        (sample(trace(4, "two and two"), terminated=False), "truncated", None, "no terminator"),
     ],
 )
 def test_a_verified_sample_is_paired_with_a_rejected_one(bad, because, failed_check, detail):
@@ -108,16 +101,10 @@ def test_distinct_samples_are_paired_in_the_order_they_were_sampled():
 
 def test_the_teacher_stands_in_where_no_sample_is_right():
     pairs, _ = mine(WRONG, MALFORMED, most=4)
-    assert [
-        (
-            pair.chosen,
-            pair.chosen_from,
-            pair.rejected_because,
-            pair.chosen_sample,
-            pair.rejected_sample,
-        )
-        for pair in pairs
-    ] == [
+    told = attrgetter(
+        "chosen", "chosen_from", "rejected_because", "chosen_sample", "rejected_sample"
+    )
+    assert list(map(told, pairs)) == [
         (EXAMPLE.response(), "teacher", "wrong", None, 0),
         (EXAMPLE.response(), "teacher", "malformed", None, 1),
     ]
@@ -136,9 +123,8 @@ def test_a_teachers_trace_that_fails_the_prompts_check_is_not_chosen():
 
 def test_where_nothing_can_be_verified_well_formed_samples_are_chosen_over_those_that_are_not():
     pairs, _ = mine(MALFORMED, WRONG, TRUNCATED, RIGHT, example=FREE, most=4)
-    assert [
-        (pair.chosen, pair.rejected, pair.rejected_because, pair.failed_check) for pair in pairs
-    ] == [
+    told = attrgetter("chosen", "rejected", "rejected_because", "failed_check")
+    assert list(map(told, pairs)) == [
         (WRONG.text, MALFORMED.text, "malformed", None),
         (RIGHT.text, TRUNCATED.text, "truncated", None),
     ]
@@ -194,15 +180,8 @@ def test_against_verbosity_the_shortest_right_response_is_chosen_and_much_longer
     1.4 times that is 352.8."""
 
     def lengths(most: int) -> list[tuple[int, int, str]]:
-        pairs, _ = mine_pairs(
-            [EXAMPLE],
-            [[LONGER, MIDDLE, SHORT, LONG]],
-            pairs_per_prompt=most,
-            rejected_because=["wrong", "long"],
-            teacher_when_none_verified=True,
-            long_factor=1.4,
-            fits=lambda pair: True,
-        )
+        samples, because = (LONGER, MIDDLE, SHORT, LONG), ["wrong", "long"]
+        pairs, _ = mine(*samples, most=most, because=because, long_factor=1.4)
         return [(len(one.chosen), len(one.rejected), one.rejected_because) for one in pairs]
 
     assert lengths(1) == [(192, 282, "long")]

@@ -9,14 +9,14 @@ import pytest
 
 from tasks.models import decoder
 from tasks.models.decoder import GemmaConfig, weight_shapes
-from tasks.models.hf_config import config_from_json, config_to_json, read_config
+from tasks.models.hf_config import config_from_json, config_to_json
 from tasks.models.hf_directory import WEIGHTS
-from tasks.models.hf_weights import expected_tensors
 from tasks.models.loading import load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tests.end_to_end.tasks.models.test_parity import our_weights
 from tests.tasks.devices.fake_devices import printed
-from tests.tasks.models.test_hf_weights import PUBLISHED, weights_of
+from tests.tasks.models.small_model import weights_of
+from tests.tasks.models.test_hf_weights import PUBLISHED
 
 torch = pytest.importorskip("torch", reason="round trips need torch (CPU): uv sync --extra export")
 transformers = pytest.importorskip("transformers")
@@ -116,12 +116,11 @@ from pathlib import Path
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from tasks.models import loading, sharding
+from tasks.models import loading
 from tasks.models.decoder import weight_shapes
 from tasks.models.loading import load_model, save_model
 whole = load_model(Path(sys.argv[1]))
 largest, reads, read = 0, 0, loading.Weights.read
-sharding.WHOLE_BYTES = 0  # all is spread
 def counted(self, name, index):
     global largest, reads
     part = read(self, name, index)
@@ -154,16 +153,6 @@ def test_parts_lie_where_the_mesh_says_and_each_is_read_once(directories, tmp_pa
     # norms lie on all four and are read once
     assert reads < 4 * len(weight_shapes(decoder.SIZES["gemma3-tiny"]))
     assert (tmp_path / WEIGHTS).read_bytes() == whole
-
-
-def test_expected_tensors_are_those_of_transformers(directories: dict[str, Path]) -> None:
-    config, _ = read_config(directories["gemma2"])
-    state = {
-        name: tuple(value.shape)
-        for name, value in theirs("gemma2").state_dict().items()
-        if name != "lm_head.weight"
-    }
-    assert expected_tensors(config) == state
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

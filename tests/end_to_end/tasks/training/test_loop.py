@@ -12,7 +12,8 @@ from schemas.base import Stopped
 from schemas.trainer_config import Remat
 from tasks.losses.cross_entropy import cross_entropy
 from tasks.models.loading import base_model
-from tests.tasks.training.test_loop import BATCH, batch, model_input, train, weights_of
+from tests.tasks.models.small_model import weights_of
+from tests.tasks.training.test_loop import BATCH, batch, model_input, train
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
