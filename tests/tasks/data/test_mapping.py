@@ -29,6 +29,12 @@ def test_values_of_parquet_become_text_and_an_empty_cell_none() -> None:
     assert Pick.parse({"column": "a"}).text({"a": b"\xff"}) == "\udcff"
 
 
+def test_brackets_with_a_column_vanish_when_it_is_empty_and_others_are_text() -> None:
+    pick = Pick.parse({"template": "Say [yes, no] or [[maybe]].[ Why: {why}] {a}"})
+    assert pick.text({"a": "1", "why": "2"}) == "Say [yes, no] or [[maybe]]. Why: 2 1"
+    assert pick.text({"a": "1", "why": ""}) == "Say [yes, no] or [[maybe]]. 1"
+
+
 def test_the_sentence_that_shares_most_words_with_the_answer_is_quoted_as_it_stands() -> None:
     """The sentence with most of the answer's words has a <, the next one a quotation mark; of the
     others the last shares four of its seven words of four letters."""
