@@ -68,6 +68,19 @@ def test_order_and_sharding_of_the_files_change_nothing(
     assert other.digest() == one.digest()
 
 
+def test_a_verbatim_copy_of_a_grounded_item_is_found_however_short_its_question(tmp_path):
+    """Without the context it has fewer words than an n-gram. Another question about that context is
+    no copy."""
+    context = text(random.Random(1))
+    asked = [f"Context: {context}\nQuestion: {one}" for one in ("Is it so?", "Is it not?")]
+    rows = [row(one).model_copy(update={"context": context}) for one in asked]
+    found = made(rows, tmp_path, [("other", text(random.Random(2))), ("it", asked[0].upper())])
+    assert found.counts() == {"kept": 1, "contaminated": 1}
+    assert [one.detail for one in found.dropped()] == [
+        "the same words as items item it, coverage 1.00"
+    ]
+
+
 def test_every_line_is_in_exactly_one_block(tmp_path):
     lines = [b"x" * length for length in (1, 9, 10, 11, 30, 1, 1, 1, 19)]
     for ending in (b"", b"\n"):
