@@ -18,7 +18,8 @@ from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.cleaning.rules import SPLITS
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data import card
-from tasks.data.row_counts import SAMPLES, quantile
+from tasks.data.data_files import data_files
+from tasks.data.row_counts import SAMPLES, licences, quantile
 from tasks.stages import rebalance
 from tests.tasks.stages.test_rebalance import distilled, job, prose
 
@@ -126,6 +127,24 @@ def test_licences_and_counts_are_those_of_the_files(made, text):
     middle = lengths[(len(lengths) + 1) // 2 - 1]
     assert f"| prompt, characters | {len(kept)} | {lengths[0]} | {middle:,} |" in text
     assert re.search(r"\| response, tokens \| 170 \|", text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "others"),
+    [
+        ("a/*.jsonl", ["a/1.jsonl", "a/[1].jsonl"], ["a/b/1.jsonl", "x/a/1.jsonl"]),
+        ("[1]?.jsonl", ["[1]?.jsonl"], ["1a.jsonl"]),
+        ("**/a*.csv", ["a.csv", "x/a1.csv", "x/y/a.csv"], ["x/b/y.csv", "xa.csv"]),
+        ("a/**/b/*.csv", ["a/b/1.csv", "a/x/y/b/1.csv"], ["a/b/x/1.csv"]),
+    ],
+)
+def test_a_licence_is_that_of_the_files_that_its_path_finds(tmp_path, pattern, found, others):
+    for name in (*found, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    licence = licences([{"sources": [{"path": pattern, "licence": "MIT"}]}])
+    names = {name for name, _ in data_files(tmp_path, pattern, "a test")}
+    assert names == set(found) == {one for one in (*found, *others) if licence("", one) == "MIT"}
 
 
 def test_what_was_dropped_stands_beside_what_it_matches(made, text):
