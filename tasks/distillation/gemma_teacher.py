@@ -14,7 +14,7 @@ import numpy as np
 
 from schemas.base import InputError, StrictModel
 from tasks.devices.hosts import fetch, spread
-from tasks.distillation.feedback import Feedback
+from tasks.distillation.feedback import Feedback, TokenTeacher
 
 if TYPE_CHECKING:
     from tasks.data.tokens import Tokenizer
@@ -29,7 +29,7 @@ class GemmaTeacherConfig(StrictModel):
     model: str
 
 
-class GemmaTeacher:
+class GemmaTeacher(TokenTeacher):
     """A teacher in this process.
 
     Args:
@@ -95,16 +95,6 @@ class GemmaTeacher:
         return Program(
             "teacher_logps", self._program, args, calls * self.accumulation, resident, trips
         )
-
-    def costs(self) -> dict[str, float]:
-        """See `TokenTeacher`: nothing."""
-        return {}
-
-    def restore(self, costs: dict[str, float]) -> None:
-        """See `TokenTeacher`."""
-
-    def close(self) -> None:
-        """See `TokenTeacher`."""
 
 
 def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:

@@ -195,20 +195,21 @@ def test_equal_rows_give_equal_bytes(made: tuple[Path, dict[str, Any]], tmp_path
     assert b"<dc:date>" not in (out / "card" / "cells.svg").read_bytes()
 
 
-def test_an_artifact_without_rows_has_a_card(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        ({"dropped": {}}, "0 rows: 0 train."),
+        (
+            {"dropped": {"duplicate_prompt": 3}, "conflicts": 2},
+            "2 of the duplicates have another answer",
+        ),
+    ],
+)
+def test_an_artifact_without_rows_has_a_card(tmp_path: Path, dropped, said) -> None:
     (tmp_path / "examples.jsonl").touch()
-    nothing = {"domains": {}, "groundings": {}, "dropped": {}}
+    nothing = {"domains": {}, "groundings": {}, **dropped}
     card.of_distill(tmp_path, [{"name": "procedural"}], nothing)
-    assert "0 rows: 0 train." in (tmp_path / "README.md").read_text()
-
-
-def test_duplicates_with_another_answer_are_told(tmp_path: Path) -> None:
-    (tmp_path / "examples.jsonl").touch()
-    dropped = {"dropped": {"duplicate_prompt": 3}, "conflicts": 2}
-    card.of_distill(
-        tmp_path, [{"name": "procedural"}], {"domains": {}, "groundings": {}, **dropped}
-    )
-    assert "2 of the duplicates have another answer" in (tmp_path / "README.md").read_text()
+    assert said in (tmp_path / "README.md").read_text()
 
 
 @given(st.text())

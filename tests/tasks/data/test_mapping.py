@@ -30,9 +30,13 @@ def test_values_of_parquet_become_text_and_an_empty_cell_none() -> None:
 
 
 def test_brackets_with_a_column_vanish_when_it_is_empty_and_others_are_text() -> None:
-    pick = Pick.parse({"template": "Say [yes, no] or [[maybe]].[ Why: {why}] {a}"})
-    assert pick.text({"a": "1", "why": "2"}) == "Say [yes, no] or [[maybe]]. Why: 2 1"
-    assert pick.text({"a": "1", "why": ""}) == "Say [yes, no] or [[maybe]]. 1"
+    """Braces and brackets of a value are text, too."""
+    pick = Pick.parse({"template": "{q} Say [yes, no] or [[maybe]].[ Answer in {unit}.]"})
+    for q, unit, end in (
+        ("What is \\frac{1}{2}?", "", ""),
+        ("How far?", "\\mathrm{km} [x]", " Answer in \\mathrm{km} [x]."),
+    ):
+        assert pick.text({"q": q, "unit": unit}) == f"{q} Say [yes, no] or [[maybe]].{end}"
 
 
 def test_the_sentence_that_shares_most_words_with_the_answer_is_quoted_as_it_stands() -> None:
