@@ -150,8 +150,9 @@ def survey(block: Block, plan: Plan) -> Survey:
         # without its context a verbatim copy of an item may have too few words to be found
         grounded = np.flatnonzero([bool(row.get("context")) for row in rows])
         same = plan.index.same(*words_of([rows[at]["prompt"] for at in grounded.tolist()]))
-        for column, value in (("hit", EXACT), ("match", same[same >= 0]), ("score", 1.0)):
-            columns[column][grounded[same >= 0]] = value
+        copies = grounded[same >= 0]
+        columns["hit"][copies], columns["score"][copies] = EXACT, 1.0
+        columns["match"][copies] = same[same >= 0]
         columns["cause"][columns["hit"] > 0] = CAUSES.index("contaminated")
     keys = np.empty((0, len(rows)), np.uint64)
     if plan.sketch is not None:
