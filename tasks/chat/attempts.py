@@ -110,13 +110,26 @@ class Attempts:
                 await self._back_off(max(1, counted))
                 final = False
             reserved = self.budget.worst(state.request, self.prices, state.bound)
-            if not final and self.budget.reserve(reserved):
+            if not final and await self.reserve(reserved):
                 # a failure that does not count leaves it to the others to tell: they go first
                 sent = await self.slot(reserved, first=counts)
             elif isinstance(outcome, AnswerRecord):
                 return outcome.reply(state.account, cached=False, attempts=state.attempts)
             else:
                 return state.lost(outcome, "; no budget is left for another attempt")
+
+    async def reserve(self, most: Cost) -> bool:
+        """Reserve the most that an attempt can cost, once requests under way have left room by
+        costing less than their worst case. False: there is none, with none under way. Raises the
+        error of `stop`."""
+        while not self.budget.reserve(most):
+            if self.error is not None:
+                raise self.error
+            if self.budget.in_flight.tokens <= 0:
+                return False
+            self.settled.clear()
+            await self.settled.wait()
+        return True
 
     async def _attempt(
         self, state: RequestState, reserved: Cost, sent: float

@@ -14,6 +14,7 @@ assumes.
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -39,9 +40,12 @@ _CHUNK_BYTES = 50_000_000  # OpenAI takes 200 MB
 POLL_SECONDS = 20.0
 _RECENT = 500
 """The number of newest batches to search for one that a killed process submitted."""
+_ID = 60
+"""Characters of a request's digest in its custom_id, which may have 64 in all at OpenRouter."""
 _IDLE_ROUNDS = 3
 """Consecutive batches without a single answer after which the rest counts as failed."""
 _URL: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+log = logging.getLogger("lyceum")
 _OVER = ("completed", "expired", "failed", "cancelled")
 
 
@@ -93,6 +97,7 @@ class _Chunk:
             request.digest: RequestState(request, engine.budget.account, None)
             for request in requests
         }
+        self._named = {name[:_ID]: state for name, state in self._states.items()}
         self._rejected: dict[str, str] = {}
         self._affordable = True
         self._name = digest(["batch", *self._states])
@@ -159,7 +164,7 @@ class _Chunk:
             if not budget.reserve(worst):
                 break
             total += worst
-            name = f"{request.digest}-{state.record.asked if state.record else 0}"
+            name = f"{request.digest[:_ID]}-{state.record.asked if state.record else 0}"
             sent = {"method": "POST", "url": _URL, "body": request.body(state.bound)}
             lines.append({"custom_id": name, **sent})
         return lines, total
@@ -236,14 +241,16 @@ class _Chunk:
         """Store every answer of the batch's files."""
         client = self._engine.transport.client
         for file in filter(None, (batch.output_file_id, batch.error_file_id)):
-            content = await self._insist(partial(client.files.content, file))
-            assert content is not None
+            content = await self._insist(partial(client.files.content, file), missing=True)
+            if content is None:
+                log.warning("%s is gone: what it answered is asked again where it was lost", file)
+                continue
             lines = content.content.splitlines()
             await asyncio.gather(*(self._keep(json.loads(line)) for line in lines))
 
     async def _keep(self, line: dict[str, Any]) -> None:
         name, _, asked = str(line.get("custom_id")).partition("-")
-        state = self._states.get(name)
+        state = self._named.get(name[:_ID])
         if state is None or (state.record and state.record.asked > int(asked)):
             return  # another chunk's, or kept before a kill
         engine, response = self._engine, line.get("response") or {}
@@ -252,7 +259,7 @@ class _Chunk:
             said = json.dumps(line.get("error") or response.get("body"))[:300]
             engine.meter.count("rejected" if status == 400 else "server_error")
             if status == 400:
-                self._rejected[name] = engine.endpoint.scrub(said)
+                self._rejected[state.request.digest] = engine.endpoint.scrub(said)
             return
         record, cost = state.answered(response["body"], content, engine.prices)
         await engine.store.keep(state.request, record)
@@ -278,7 +285,8 @@ class _Chunk:
         """The result of a call, repeated while the provider does not answer. `missing`: return None
         if the object does not exist.
 
-        Raises StageFailed when it has not answered for `teacher_dead_seconds`.
+        Raises StageFailed when it has not answered for `teacher_dead_seconds`, or asks to wait
+        longer.
         """
         began, delay = time.monotonic(), 0.5
         while True:
@@ -289,7 +297,8 @@ class _Chunk:
                 if missing:
                     return None
                 raise InputError(f"the provider refuses: {outcome.detail}.")
-            if time.monotonic() - began > self._engine.settings.teacher_dead_seconds:
+            waited = time.monotonic() - began + (outcome.wait or 0.0)
+            if waited > self._engine.settings.teacher_dead_seconds:
                 raise StageFailed(
                     f"{self._engine.endpoint.url} does not answer: {outcome.detail}. Run again: the"
                     " batch goes on meanwhile."

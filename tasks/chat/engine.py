@@ -306,7 +306,8 @@ class ChatEngine:
             return record.reply(self.budget.account, cached=True)
         state = RequestState(request, self.budget.account, record)
         reserved = self.budget.worst(request, self.prices, state.bound)
-        if not await self._admitted(reserved):
+        if self.budget.closed or not await self._attempts.reserve(reserved):
+            self.budget.closed = True
             if record is not None:
                 return record.reply(self.budget.account, cached=True)
             return Reply("", problem="unasked", detail="the budget is spent")
@@ -317,16 +318,3 @@ class ChatEngine:
             return await self._attempts.answer(state, reserved, sent)
         finally:
             self._under_way.pop(request.digest).set()
-
-    async def _admitted(self, most: Cost) -> bool:
-        """Whether the budget has room. It waits for requests under way, which may cost less than
-        their worst case."""
-        while not self.budget.closed and not self.budget.reserve(most):
-            self._attempts.settled.clear()
-            if self.budget.in_flight.tokens <= 0:
-                self.budget.closed = True
-            else:
-                await self._attempts.settled.wait()
-                if self._attempts.error is not None:
-                    raise self._attempts.error
-        return not self.budget.closed

@@ -2,7 +2,8 @@
 
 A text, normalised as in `tasks.cleaning.shingles`, is contaminated by an item if
 
-    exact      both have the same words, however few or many;
+    exact      both have the same words, however few or many (those of a grounded prompt's context
+               included);
     coverage   at least half (`coverage`) of the distinct 8-grams (`words`) of one of the two,
                whichever has fewer, are in both: the item is embedded in a longer text, or the text
                is a piece of the item, or either with words replaced;
@@ -65,29 +66,36 @@ class Index:
         self, words: Words, ends: Ends
     ) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.float32]]:
         """How each text matches, which item (-1 for none), and the coverage."""
-        wholes, size = whole_texts(words, ends), self.rules.words
-        found = np.searchsorted(self.texts, wholes)
-        exact = np.zeros(len(ends), bool)
-        inside = found < len(self.texts)
-        exact[inside] = self.texts[found[inside]] == wholes[inside]
-        exact &= np.diff(ends, prepend=0) > 0
+        same, size = self.same(words, ends), self.rules.words
         hits, items, scores = scan_grams(
             *(words, ends, size, self.rules.long_words - size + 1, self.rules.coverage),
             *(self.grams, self.slots, self.shift, self.items, self.item_ends, self.sizes),
         )
-        hits[exact], items[exact], scores[exact] = EXACT, self.text_items[found[exact]], 1.0
+        exact = same >= 0
+        hits[exact], items[exact], scores[exact] = EXACT, same[exact], 1.0
         return hits, items, scores
+
+    def same(self, words: Words, ends: Ends) -> NDArray[np.int32]:
+        """The first item that has the same words as each text; -1: none has."""
+        if not len(self.texts):
+            return np.full(len(ends), -1, np.int32)
+        wholes = whole_texts(words, ends)
+        found = np.minimum(np.searchsorted(self.texts, wholes), len(self.texts) - 1)
+        exact = (self.texts[found] == wholes) & (np.diff(ends, prepend=0) > 0)
+        return np.where(exact, self.text_items[found], np.int32(-1))
 
 
 def index(words: Words, ends: Ends, rules: Contamination) -> Index:
     """The index of items, given their words. Their numbers are their positions, so give them in a
-    defined order."""
+    defined order. Of items with the same words only the first counts: a question that a set has a
+    dozen times is no template."""
     counts, size = np.diff(ends, prepend=0), rules.words
     owners = np.arange(len(ends), dtype=np.int32)
+    texts, text_items = np.unique(whole_texts(words, ends), return_index=True)
     # short items are compared as wholes only, not as one short n-gram
-    long = np.repeat(counts >= size, counts)
-    long_ends = np.cumsum(np.where(counts >= size, counts, 0))
-    grams, gram_ends = hash_grams(words[long], long_ends, size)
+    long = (counts >= size) & np.isin(owners, text_items)
+    long_ends = np.cumsum(np.where(long, counts, 0))
+    grams, gram_ends = hash_grams(words[np.repeat(long, counts)], long_ends, size)
     owner = np.repeat(owners, np.diff(gram_ends, prepend=0))
     order = np.lexsort((owner, grams))
     grams, owner = grams[order], owner[order]
@@ -101,7 +109,6 @@ def index(words: Words, ends: Ends, rules: Contamination) -> Index:
     bits = max(1, len(distinct).bit_length())
     shift = np.uint64(64 - bits)
     slots = np.searchsorted(distinct >> shift, np.arange(2**bits + 1, dtype=np.uint64))
-    texts, text_items = np.unique(whole_texts(words, ends), return_index=True)
     sizes = np.bincount(owner, minlength=len(ends)).astype(np.int32)
     return Index(
         *(rules, distinct, slots.astype(np.uint32), shift, owner, np.cumsum(times), sizes),

@@ -149,7 +149,8 @@ _PII: dict[PiiKind, re.Pattern[str]] = {
         r" ?|[2-9]\d{2}[.-])[2-9]\d{2}[.-]\d{4})(?![\w-]|\.\d)"
     ),
     "ip": re.compile(
-        r"(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)|(?:[0-9A-Fa-f]{1,4}:){3,7}:?[0-9A-Fa-f]{1,4}(?![\w:])"
+        r"(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
+        r"|[23][0-9A-Fa-f]{3}:(?:[0-9A-Fa-f]{0,4}:){2,6}[0-9A-Fa-f]{1,4}(?![\w:])"
     ),
     "card": re.compile(r"[3-6]\d{3}(?:[ -]?\d){9,15}(?![\w-]|\.\d)"),
     "iban": re.compile(r"[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}(?!\w)"),
@@ -194,13 +195,11 @@ def _is_personal(kind: PiiKind, found: str) -> bool:
         return 8 <= len(re.sub(r"\D", "", found)) <= 15  # E.164
     if kind == "ip":
         return _is_global_address(found)
-    if kind == "card":
-        digits = re.sub(r"\D", "", found)
-        return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and _luhn(digits)
-    # words in capitals may follow an IBAN that is written in groups
-    return kind != "iban" or any(
-        _mod_97(found[: space.start()]) for space in re.finditer(r" |$", found)
-    )
+    if kind not in ("card", "iban"):
+        return True
+    # a card's date, or words in capitals, may follow a number that is written in groups
+    starts = (found[: end.start()] for end in re.finditer(r"[ -]|$", found))
+    return any(map(_is_card if kind == "card" else _mod_97, starts))
 
 
 def _is_global_address(text: str) -> bool:
@@ -210,9 +209,12 @@ def _is_global_address(text: str) -> bool:
         return False
 
 
-def _luhn(digits: str) -> bool:
-    """Luhn's checksum: double every second digit from the right, add the digits of the results; the
-    sum must be a multiple of ten."""
+def _is_card(text: str) -> bool:
+    """13 to 19 digits with Luhn's checksum: double every second digit from the right, add the
+    digits of the results; the sum must be a multiple of ten."""
+    digits = re.sub(r"\D", "", text)
+    if not 13 <= len(digits) <= 19 or len(set(digits)) == 1:
+        return False
     doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
     return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 

@@ -15,7 +15,7 @@ import orjson
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.cleaning.contamination import Index, index
+from tasks.cleaning.contamination import EXACT, Index, index
 from tasks.cleaning.filters import Filter
 from tasks.cleaning.near_duplicates import Sketch, sketch
 from tasks.cleaning.rules import CAUSES, COLUMNS, GROUPS, SPLITS, EvaluationItems, Rules
@@ -147,6 +147,12 @@ def survey(block: Block, plan: Plan) -> Survey:
     columns["match"][:] = -1
     if plan.index is not None:
         columns["hit"][:], columns["match"][:], columns["score"][:] = plan.index.scan(words, ends)
+        # without its context a verbatim copy of an item may have too few words to be found
+        grounded = np.flatnonzero([bool(row.get("context")) for row in rows])
+        same = plan.index.same(*words_of([rows[at]["prompt"] for at in grounded.tolist()]))
+        copies = grounded[same >= 0]
+        columns["hit"][copies], columns["score"][copies] = EXACT, 1.0
+        columns["match"][copies] = same[same >= 0]
         columns["cause"][columns["hit"] > 0] = CAUSES.index("contaminated")
     keys = np.empty((0, len(rows)), np.uint64)
     if plan.sketch is not None:

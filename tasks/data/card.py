@@ -88,7 +88,7 @@ def _write(
     tokenizer: bytes | None,
 ) -> dict[str, Any]:
     counts = count_rows(splits, teachers, Tokenizer(tokenizer) if tokenizer else None)
-    plots = card_plots.draw(out / "card", counts.cells, counts.lengths, metrics.get("dropped", {}))
+    plots = card_plots.draw(out / "card", counts, metrics.get("dropped", {}))
     by_split = ", ".join(f"{count:,} {split}" for split, count in counts.rows.items())
     parts = [
         _front_matter(title, splits, counts),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.cleaning.rules import GROUPS
+from tasks.data.row_counts import RowCounts
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
@@ -24,19 +24,14 @@ _LEVELS = ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd", "#08519c")
 _SERIES = ("#2f6fc0", "#d07a1f")
 
 
-def draw(
-    directory: Path,
-    cells: Counter[tuple[str, int]],
-    lengths: Mapping[str, Counter[int]],
-    dropped: Mapping[str, int],
-) -> dict[str, str]:
+def draw(directory: Path, counts: RowCounts, dropped: Mapping[str, int]) -> dict[str, str]:
     """Write the plots; returns their paths beside the card: `cells`, `lengths` and, where rows were
     dropped, `dropped`."""
     import matplotlib
 
     directory.mkdir()
     with matplotlib.rc_context(_STYLE):
-        figures = {"cells": _cells(cells), "lengths": _lengths(lengths)}
+        figures = {"cells": _cells(counts), "lengths": _lengths(counts.lengths)}
         if dropped:
             figures["dropped"] = _dropped(dropped)
         for name, figure in figures.items():
@@ -52,13 +47,13 @@ def _figure(height: float, columns: int = 1) -> Any:
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
-def _cells(cells: Counter[tuple[str, int]]) -> Any:
+def _cells(of: RowCounts) -> Any:
     """Rows of each group as a horizontal bar, stacked by difficulty."""
-    groups = [group for group in GROUPS if any(other == group for other, _ in cells)]
+    groups = of.groups()
     figure, (axes,) = _figure(1.2 + 0.32 * len(groups))
     left = [0] * len(groups)
     for level, colour in enumerate(_LEVELS, start=1):
-        counts = [cells[group, level] for group in groups]
+        counts = [of.cells[group, level] for group in groups]
         axes.barh(range(len(groups)), counts, left=left, height=0.7, color=colour, label=str(level))
         left = [before + count for before, count in zip(left, counts, strict=True)]
     _name_bars(axes, groups)

@@ -82,6 +82,14 @@ def data_files(
     return found
 
 
+def matches(pattern: str, name: str) -> bool:
+    """Whether `data_files` finds a file of this name by the pattern: `*` stands for any part of a
+    name, `**` for any directories."""
+    special = {"**/": "(?:.*/)?", "*": "[^/]*"}
+    parts = re.split(r"(\*\*/|\*)", pattern)
+    return bool(re.fullmatch("".join(special.get(one, re.escape(one)) for one in parts), name))
+
+
 def data_digests(data: Path | None, pattern: str, where: str) -> dict[str, str | int]:
     """`{"data/<name>": digest}` of the files that a pattern matches: sha256 of their bytes; for a
     remote one, its file system's digest. Raises as `data_files`, and InputError for a file that

@@ -13,7 +13,8 @@ one of
     { column = "question", found_in = "context" }   its words, each with whether another column has
                                                     it: "aspirin yes, colonoscopy no"
     { template = "{instruction}[\n\n{input}]" }     columns in a text; a part in square brackets
-                                                    vanishes with an empty column
+                                                    vanishes with an empty column, and brackets
+                                                    without a column stay
     [ "solution", { template = "..." } ]            the first of these that is not empty
 
 A template may quote: `{quote}` is the sentence of one column that shares most words with another,
@@ -48,7 +49,7 @@ _FEWEST_SHARED = 2
 _TELLING = re.compile(r"\w{5,}")
 _MOST_TELLING = 8
 QUOTE = "quote"
-_OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+_OPTIONAL = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 
 
 class Quote(StrictModel):

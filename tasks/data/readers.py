@@ -250,12 +250,12 @@ def _read_parquet(name: str, file: Path) -> Records:
             size = sum(group.total_byte_size for group in groups)
             check_ratio(max(size, about.num_rows), file.stat().st_size, name)
             for batch in parquet.iter_batches(batch_size=_BATCH):
-                for row in batch.to_pylist():
+                for row in _rows_of(batch):
                     number += 1
                     yield Record(number, row)
     except InputError:
         raise
-    except (pyarrow.ArrowException, ValueError) as error:
+    except (pyarrow.ArrowException, ValueError, KeyError) as error:  # a key twice in a map
         raise InputError(f"data file {name} is no valid Parquet file: {error}.") from error
 
 
@@ -306,7 +306,34 @@ def _rows(file: RemoteFile) -> Iterator[dict[str, Any]]:
         batch_size=_BATCH,
     )
     for table in streamed.decode(False).with_format("arrow").iter(batch_size=_BATCH):
-        yield from table.to_pylist()
+        yield from _rows_of(table)
+
+
+def _rows_of(table: Any) -> list[dict[str, Any]]:
+    """The rows of an Arrow table; maps are objects. Raises KeyError: a map has a key twice."""
+    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
+    short = [field for field in table.schema if re.search(r"\b(half)?float\b", str(field.type))]
+    for row in rows if short else ():
+        row.update({field.name: _as_written(row[field.name], field.type) for field in short})
+    return rows
+
+
+def _as_written(value: Any, kind: Any) -> Any:
+    """A value of an Arrow type with the fewest digits that tell its numbers of 16 or 32 bits: 3.14,
+    where the nearest one of 32 bits is 3.140000104904175."""
+    from pyarrow import types
+
+    if value is None:
+        return None
+    if types.is_float16(kind) or types.is_float32(kind):
+        return float(str(kind.to_pandas_dtype()(value)))
+    if types.is_map(kind):
+        return {name: _as_written(one, kind.item_type) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_as_written(one, kind.value_type) for one in value]
+    if types.is_struct(kind):
+        return {field.name: _as_written(value[field.name], field.type) for field in kind}
+    return value
 
 
 def _opened(file: RemoteFile) -> "closing[IO[bytes]]":

@@ -3,7 +3,6 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from tasks.cleaning.filters import language_of, response_of
 from tasks.cleaning.rules import GROUPS
 from tasks.contract.job import read_rows
+from tasks.data.data_files import matches
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 
 SAMPLES = 20
@@ -90,7 +90,7 @@ def licences(teachers: Sequence[Mapping[str, Any]]) -> Callable[[str, str], str]
         if file == "procedural":
             return OWN_LICENCE
         for source in sources:
-            if fnmatchcase(file, source["path"]) and source.get("family") in ("", None, family):
+            if matches(source["path"], file) and source.get("family") in ("", None, family):
                 return str(source["licence"])
         return "not stated"
 

@@ -25,7 +25,7 @@ from infra.context import context
 from schemas.base import InputError, StageFailed, digest
 from tasks.chat.budget import PricedInput
 from tasks.chat.request import ApiModel, ChatRequest
-from tasks.distillation.feedback import Feedback
+from tasks.distillation.feedback import Feedback, TokenTeacher
 
 if TYPE_CHECKING:
     from infra.store.answers import Answers
@@ -78,15 +78,13 @@ class ScoringRequest(ChatRequest):
         return len(self.tokens)
 
 
-class EndpointTeacher:
+class EndpointTeacher(TokenTeacher):
     """A teacher behind an endpoint. Of several hosts the first one asks.
 
     Args:
         pad_id: of padding in what is scored.
         account: see `ChatEngine.of`.
     """
-
-    compiles = 0
 
     def __init__(
         self, config: EndpointTeacherConfig, answers: "Answers", *, pad_id: int, account: Any

@@ -1,6 +1,6 @@
 """The interface of a teacher that scores a student's responses."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,19 +20,22 @@ class Feedback(NamedTuple):
     hidden: np.ndarray | None = None
 
 
-class TokenTeacher(Protocol):
+class TokenTeacher:
     """Gives feedback."""
 
     @property
     def compiles(self) -> int:
         """How many programs it has compiled in this process."""
+        return 0
 
     def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
         """Score responses (B, R), right-padded, to prompts (B, P), left-padded. Raises StageFailed
         when the teacher is not available."""
+        raise NotImplementedError
 
     def costs(self) -> dict[str, float]:
         """Count what it has done and cost in this stage so far."""
+        return {}
 
     def restore(self, costs: dict[str, float]) -> None:
         """Count on from the `costs` of the attempt that this one continues."""

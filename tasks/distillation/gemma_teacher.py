@@ -15,7 +15,7 @@ import numpy as np
 from schemas.base import InputError, StrictModel
 from schemas.trainer_config import SamplingConfig
 from tasks.devices.hosts import fetch, spread
-from tasks.distillation.feedback import Feedback, texts_of
+from tasks.distillation.feedback import Feedback, TokenTeacher, texts_of
 from tasks.sampling.rollouts import rollout_logps
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class GemmaTeacherConfig(StrictModel):
     model: str
 
 
-class GemmaTeacher:
+class GemmaTeacher(TokenTeacher):
     """A teacher in this process. It takes as many rows at a time as a micro-batch of the student
     has.
 
@@ -94,16 +94,6 @@ class GemmaTeacher:
         trips = vocabulary_trips(self._size * config.response_length, mesh)
         calls = batches * config.accumulation
         return Program("teacher_logps", self._program, args, calls, resident, trips)
-
-    def costs(self) -> dict[str, float]:
-        """See `TokenTeacher`: nothing."""
-        return {}
-
-    def restore(self, costs: dict[str, float]) -> None:
-        """See `TokenTeacher`."""
-
-    def close(self) -> None:
-        """See `TokenTeacher`."""
 
 
 def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:

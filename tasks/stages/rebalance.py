@@ -389,7 +389,7 @@ def _write_lines(path: Path, lines: Iterator[bytes]) -> None:
 
 
 KIND = Kind(
-    version=4,
+    version=5,
     config=Config,
     inputs={"examples": Input(Product.EXAMPLES)},
     produces=Product.ROWS,

@@ -63,7 +63,7 @@ def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
 
 
 SUITE = Suite(
-    version=2,
+    version=3,
     config=Config,
     prompts=prompts,
     dependencies=suite_digests,

@@ -62,7 +62,7 @@ class Config(FileSuite):
 
 
 SUITE = Suite(
-    version=2,
+    version=3,
     config=Config,
     prompts=lambda config, data: request_prompts(
         config, data, config.prompt, config.request, config.family, config.expected

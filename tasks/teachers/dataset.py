@@ -361,7 +361,7 @@ def _round(path: str, name: str, data: Path | None) -> Iterator[Mapping[str, Any
 
 
 TEACHER = Teacher(
-    version=4,
+    version=5,
     config=Config,
     teach=teach,
     dependencies=dependencies,

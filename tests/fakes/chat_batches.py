@@ -17,7 +17,9 @@ class Batches:
         created: the batches in the order in which they were made, as JSON.
         ready: whether batches are completed when they are looked at; else they stay in progress.
         fail: custom_id -> the line of the error file instead of an answer.
-        unanswered: custom_ids that expire: they are in neither file.
+        unanswered: custom_ids that expire: they are in neither file. So are longer ones than
+            OpenRouter takes.
+        files: their bytes by id.
         ending: the status of a batch that is over: completed, expired, failed.
     """
 
@@ -28,14 +30,14 @@ class Batches:
         self.unanswered: set[str] = set()
         self.ending = "completed"
         self._server = server
-        self._files: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
 
     async def handle(self, request: "Request", connection: "_Connection") -> None:
         path = request.path.split("?")[0]
         parts = path.removeprefix("/v1/").split("/")
-        if parts[0] == "files" and parts[-1] == "content" and parts[1] in self._files:
+        if parts[0] == "files" and parts[-1] == "content" and parts[1] in self.files:
             binary = {"content-type": "application/octet-stream"}
-            return connection.send(200, self._files[parts[1]], binary)
+            return connection.send(200, self.files[parts[1]], binary)
         found = self._answer(request, parts)
         missing = {"error": {"message": f"no {path}", "code": "not_found"}}
         connection.send(200 if found else 404, json.dumps(found or missing).encode())
@@ -43,7 +45,7 @@ class Batches:
     def _answer(self, request: "Request", parts: list[str]) -> dict[str, Any] | None:
         if parts == ["files"] and request.method == "POST":
             name = self._keep(uploaded(request.raw, request.headers["content-type"]))
-            return _file(name, len(self._files[name]))
+            return _file(name, len(self.files[name]))
         if parts == ["batches"] and request.method == "POST":
             return self._create(request.body)
         if parts == ["batches"]:
@@ -56,12 +58,12 @@ class Batches:
         return None
 
     def _keep(self, content: bytes) -> str:
-        name = f"file-{len(self._files)}"
-        self._files[name] = content
+        name = f"file-{len(self.files)}"
+        self.files[name] = content
         return name
 
     def _create(self, body: dict[str, Any]) -> dict[str, Any]:
-        lines = self._files[body["input_file_id"]].splitlines()
+        lines = self.files[body["input_file_id"]].splitlines()
         asked = {key: body[key] for key in ("endpoint", "input_file_id", "completion_window")}
         asked |= {"id": f"batch_{len(self.created)}", "metadata": body.get("metadata")}
         counts = {"total": len(lines), "completed": 0, "failed": 0}
@@ -81,10 +83,10 @@ class Batches:
             batch["errors"] = {"object": "list", "data": [problem]}
             return
         output, errors = [], []
-        for line in self._files[batch["input_file_id"]].splitlines():
+        for line in self.files[batch["input_file_id"]].splitlines():
             asked = json.loads(line)
             name, body = asked["custom_id"], asked["body"]
-            if name in self.unanswered:
+            if name in self.unanswered or len(name) > 64:
                 continue
             if name in self.fail:
                 errors.append({"id": "x", "custom_id": name, **self.fail[name]})

@@ -65,7 +65,7 @@ def test_a_killed_run_finds_its_batch_again(when, tmp_path, monkeypatch):
 
 
 def test_what_expires_or_fails_on_their_side_is_asked_again_and_what_is_rejected_is_not(tmp_path):
-    failed, rejected, expired = (f"{question(number).digest}-0" for number in (1, 2, 3))
+    failed, rejected, expired = (f"{question(number).digest[:60]}-0" for number in (1, 2, 3))
     told = {failed: (500, {}), rejected: (400, {"error": {"message": "too long"}})}
     with ChatServer() as server:
         for name, (status, body) in told.items():
@@ -86,6 +86,20 @@ def test_what_expires_or_fails_on_their_side_is_asked_again_and_what_is_rejected
         assert [batch["request_counts"]["total"] for batch in server.batches.created] == [4, 2]
 
 
+def test_an_answer_file_that_the_provider_deleted_is_asked_for_again(tmp_path, caplog):
+    """Files go after 30 days; the batch's id stays, and what it leaves open is asked in a new
+    one."""
+    with ChatServer() as server:
+        server.batches.unanswered = {f"{question(3).digest[:60]}-0"}
+        replies = ask(server.url, tmp_path, 5, batch=True)
+        assert [reply.problem for reply in replies].count("failed") == 1
+        server.batches.files.clear()
+        server.batches.unanswered = set()
+        assert {reply.problem for reply in ask(server.url, tmp_path, 5, batch=True)} == {None}
+        assert server.billed.total() == 5
+    assert "file-1 is gone" in caplog.text
+
+
 def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_again(tmp_path):
     with ChatServer() as server:
         server.batches.ending = "failed"
@@ -96,17 +110,21 @@ def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_agai
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "words"),
-    [(404, InputError, "unset LYCEUM_TEACHER_BATCH"), (503, StageFailed, "not answer: 503 None")],
+    ("status", "wait", "error", "words"),
+    [
+        (404, "0.01", InputError, "unset LYCEUM_TEACHER_BATCH"),
+        (503, "0.01", StageFailed, "not answer: 503 None"),
+        (429, "86400", StageFailed, "not answer: 429 None"),
+    ],
 )
-def test_a_provider_that_takes_no_batch_ends_the_stage(tmp_path, status, error, words):
-    """Files it takes, and lists what batches there are."""
+def test_a_provider_that_takes_no_batch_ends_the_stage(tmp_path, status, wait, error, words):
+    """Files it takes, and lists what batches there are. A day's wait is not sat out."""
     with ChatServer() as server:
         handle = server.batches.handle
 
         async def none(request, connection):  # type: ignore[no-untyped-def]
             if (request.method, request.path) == ("POST", "/v1/batches"):
-                connection.send(status, b"None", {"retry-after": "0.01"})
+                connection.send(status, b"None", {"retry-after": wait})
             else:
                 await handle(request, connection)
 

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.base import InputError
 from tasks.chat.budget import Budget
-from tests.fakes.chat_fixtures import PRICES, ask, engine, question, questions
+from tests.fakes.chat_fixtures import PRICES, ask, engine, first, question, questions
 from tests.fakes.chat_server import ChatServer, Fault
 
 pytestmark = pytest.mark.usefixtures("no_long_waits")
@@ -106,6 +106,17 @@ def test_a_budget_is_never_exceeded_whatever_fails(tmp_path: Path) -> None:
     assert budget.spent.usd <= 30 * worst + 1e-9
     assert budget.spent.usd == pytest.approx(sum(reply.usd for reply in replies))
     assert replies[-1].problem == "unasked"
+
+
+def test_who_failed_for_nothing_waits_for_budget_that_others_only_reserve(tmp_path: Path) -> None:
+    """Each first attempt is refused, for nothing. Six fit at their worst, and the seventh takes the
+    room of the first that is refused: then a new attempt has to wait."""
+    budget = Budget(max_usd=6 * Budget().worst(question(0), PRICES).usd)
+    busy = first(Fault("status", 503))
+    with ChatServer(busy, latency=0.01) as server:
+        replies = ask(server.url, tmp_path, 16, budget=budget, concurrency=8)
+        assert {reply.problem for reply in replies} == {None}
+        assert server.billed.total() == 16
 
 
 def test_a_budget_needs_a_bound(tmp_path: Path) -> None:

@@ -68,6 +68,19 @@ def test_order_and_sharding_of_the_files_change_nothing(
     assert other.digest() == one.digest()
 
 
+def test_a_verbatim_copy_of_a_grounded_item_is_found_however_short_its_question(tmp_path):
+    """Without the context it has fewer words than an n-gram. Another question about that context is
+    no copy."""
+    context = text(random.Random(1))
+    asked = [f"Context: {context}\nQuestion: {one}" for one in ("Is it so?", "Is it not?")]
+    rows = [row(one).model_copy(update={"context": context}) for one in asked]
+    found = made(rows, tmp_path, [("other", text(random.Random(2))), ("it", asked[0].upper())])
+    assert found.counts() == {"kept": 1, "contaminated": 1}
+    assert [one.detail for one in found.dropped()] == [
+        "the same words as items item it, coverage 1.00"
+    ]
+
+
 def test_every_line_is_in_exactly_one_block(tmp_path):
     lines = [b"x" * length for length in (1, 9, 10, 11, 30, 1, 1, 1, 19)]
     for ending in (b"", b"\n"):
@@ -153,23 +166,18 @@ def test_a_drop_names_its_row_its_cause_and_its_match(tmp_path):
     }
 
 
-def test_of_near_duplicates_the_first_by_rank_stays(tmp_path):
-    base = text(random.Random(2), 80)
-    rows = [row(f"{base} {ending}") for ending in ("one", "two", "three", "four")]
+@pytest.mark.parametrize("solved", [range(4), [2]], ids=["all", "one"])
+def test_of_near_duplicates_the_first_by_rank_stays_and_a_solved_one_before_others(
+    tmp_path, solved
+):
+    base, endings = text(random.Random(2), 80), ("one", "two", "three", "four")
+    rows = [row(f"{base} {end}", solved=at in solved) for at, end in enumerate(endings)]
     for seed in range(4):
         found = made(rows, tmp_path / f"{seed}", seed=seed, contamination=None)
         first = int(np.argmin(ranks(np.asarray(found.id), np.asarray(found.content), seed)))
         assert found.remaining.tolist() == [first]
+        assert first in solved
         assert set(found.match[found.cause > 0].tolist()) == {first}
-
-
-def test_an_unsolved_prompt_takes_no_solved_ones_place(tmp_path):
-    base = text(random.Random(3), 80)
-    endings = ("one", "two", "three", "four")
-    rows = [row(f"{base} {ending}", solved=ending == "three") for ending in endings]
-    for seed in range(3):
-        found = made(rows, tmp_path / f"{seed}", seed=seed, contamination=None)
-        assert found.remaining.tolist() == [2]
 
 
 def test_rows_that_give_a_held_out_prompt_away_do_not_train(tmp_path):

@@ -78,6 +78,13 @@ def test_templates_identify_no_item():
     assert judge(items[:TEMPLATE_ITEMS], f"{template} {words(5000, 12)}")[:2] == (COVERAGE, 0)
 
 
+def test_an_item_that_a_set_has_a_dozen_times_is_no_template():
+    """As where each question stands with every model's answer to it."""
+    items = [words(100, 20), *[words(0, 20)] * 12]
+    assert judge(items, f"{words(0, 19)} {words(5000, 2)}") == (COVERAGE, 1, round(12 / 13, 4))
+    assert judge(items, words(0, 20)) == (EXACT, 1, 1.0)
+
+
 def test_an_index_finds_what_comparing_sets_finds():
     rng = random.Random(3)
     items = [text(rng, rng.randint(5, 50)) for _ in range(40)]

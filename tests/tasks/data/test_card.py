@@ -18,7 +18,8 @@ from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.cleaning.rules import SPLITS
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data import card
-from tasks.data.row_counts import SAMPLES, quantile
+from tasks.data.data_files import data_files
+from tasks.data.row_counts import SAMPLES, licences, quantile
 from tasks.stages import rebalance
 from tests.tasks.stages.test_rebalance import distilled, job, prose
 
@@ -128,6 +129,24 @@ def test_licences_and_counts_are_those_of_the_files(made, text):
     assert re.search(r"\| response, tokens \| 170 \|", text)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "found", "others"),
+    [
+        ("a/*.jsonl", ["a/1.jsonl", "a/[1].jsonl"], ["a/b/1.jsonl", "x/a/1.jsonl"]),
+        ("[1]?.jsonl", ["[1]?.jsonl"], ["1a.jsonl"]),
+        ("**/a*.csv", ["a.csv", "x/a1.csv", "x/y/a.csv"], ["x/b/y.csv", "xa.csv"]),
+        ("a/**/b/*.csv", ["a/b/1.csv", "a/x/y/b/1.csv"], ["a/b/x/1.csv"]),
+    ],
+)
+def test_a_licence_is_that_of_the_files_that_its_path_finds(tmp_path, pattern, found, others):
+    for name in (*found, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    licence = licences([{"sources": [{"path": pattern, "licence": "MIT"}]}])
+    names = {name for name, _ in data_files(tmp_path, pattern, "a test")}
+    assert names == set(found) == {one for one in (*found, *others) if licence("", one) == "MIT"}
+
+
 def test_what_was_dropped_stands_beside_what_it_matches(made, text):
     assert made[1]["dropped"]["near_duplicate"] >= 15
     of_exam = {"exam|": 10}
@@ -176,20 +195,21 @@ def test_equal_rows_give_equal_bytes(made: tuple[Path, dict[str, Any]], tmp_path
     assert b"<dc:date>" not in (out / "card" / "cells.svg").read_bytes()
 
 
-def test_an_artifact_without_rows_has_a_card(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        ({"dropped": {}}, "0 rows: 0 train."),
+        (
+            {"dropped": {"duplicate_prompt": 3}, "conflicts": 2},
+            "2 of the duplicates have another answer",
+        ),
+    ],
+)
+def test_an_artifact_without_rows_has_a_card(tmp_path: Path, dropped, said) -> None:
     (tmp_path / "examples.jsonl").touch()
-    nothing = {"domains": {}, "groundings": {}, "dropped": {}}
+    nothing = {"domains": {}, "groundings": {}, **dropped}
     card.of_distill(tmp_path, [{"name": "procedural"}], nothing)
-    assert "0 rows: 0 train." in (tmp_path / "README.md").read_text()
-
-
-def test_duplicates_with_another_answer_are_told(tmp_path: Path) -> None:
-    (tmp_path / "examples.jsonl").touch()
-    dropped = {"dropped": {"duplicate_prompt": 3}, "conflicts": 2}
-    card.of_distill(
-        tmp_path, [{"name": "procedural"}], {"domains": {}, "groundings": {}, **dropped}
-    )
-    assert "2 of the duplicates have another answer" in (tmp_path / "README.md").read_text()
+    assert said in (tmp_path / "README.md").read_text()
 
 
 @given(st.text())

@@ -47,17 +47,6 @@ def test_a_source_that_teaches_elements_has_its_proof_in_one(tmp_path):
         config({"path": "a.jsonl", "domain": "general", **GYM, "channels": "trace"})
 
 
-def test_a_template_drops_a_part_whose_column_is_empty_and_leaves_braces_in_values_alone(tmp_path):
-    rows = [
-        {"q": "What is \\frac{1}{2}?", "unit": "", "a": "1"},
-        {"q": "How far?", "unit": "\\mathrm{km} [x]", "a": "1"},
-    ]
-    prompt = {"template": "{q}[ Answer in {unit}.]"}
-    found = taught(tmp_path, rows, prompt=prompt, reasoning={"template": "think"}, answer="a")
-    prompts = ["What is \\frac{1}{2}?", "How far? Answer in \\mathrm{km} [x]."]
-    assert [row.prompt for row in found] == prompts
-
-
 def test_paths_walk_into_lists_and_objects_and_lists_are_joined_or_selected(tmp_path):
     row = {"turns": ["first?", "second?"], "instances": [{"output": "yes"}]}
     row |= {"source": ["A.", "B.", "C."], "labels": [0, 1, 1]}

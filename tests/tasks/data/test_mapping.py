@@ -29,6 +29,16 @@ def test_values_of_parquet_become_text_and_an_empty_cell_none() -> None:
     assert Pick.parse({"column": "a"}).text({"a": b"\xff"}) == "\udcff"
 
 
+def test_brackets_with_a_column_vanish_when_it_is_empty_and_others_are_text() -> None:
+    """Braces and brackets of a value are text, too."""
+    pick = Pick.parse({"template": "{q} Say [yes, no] or [[maybe]].[ Answer in {unit}.]"})
+    for q, unit, end in (
+        ("What is \\frac{1}{2}?", "", ""),
+        ("How far?", "\\mathrm{km} [x]", " Answer in \\mathrm{km} [x]."),
+    ):
+        assert pick.text({"q": q, "unit": unit}) == f"{q} Say [yes, no] or [[maybe]].{end}"
+
+
 def test_the_sentence_that_shares_most_words_with_the_answer_is_quoted_as_it_stands() -> None:
     """The sentence with most of the answer's words has a <, the next one a quotation mark; of the
     others the last shares four of its seven words of four letters."""

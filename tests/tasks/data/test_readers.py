@@ -6,11 +6,13 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from schemas.base import InputError
 from schemas.examples import Domain, Example
-from tasks.data.readers import most_records
+from tasks.data.mapping import lookup
+from tasks.data.readers import most_records, read_records
 from tasks.teachers import dataset
 from tests.tasks.teachers.dataset_rows import MATH, ROWS, causes, config, lesson, teach, write
 
@@ -154,6 +156,29 @@ def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path):
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"^data file a.parquet: two columns are called 'answer'"):
         teach(tmp_path, {"path": "a.parquet", **MATH})
+
+
+def test_short_floats_and_maps_of_parquet_are_what_was_written(tmp_path):
+    """3.14 in 32 bits is 3.140000104904175 in 64; an object's keys are columns, a map's too."""
+    import pyarrow
+    from pyarrow import parquet
+
+    short, long = pyarrow.float32(), pyarrow.float64()
+    inner = pyarrow.struct([("a", pyarrow.list_(pyarrow.float16())), ("b", long)])
+    columns = {
+        "f": pyarrow.array([3.14, None], short),
+        "s": pyarrow.array([{"a": [np.float16(0.1)], "b": 0.1}, None], inner),
+        "m": pyarrow.array([[("level", 0.1), ("x", None)], []], pyarrow.map_("string", short)),
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    first, second = read_records("a", tmp_path / "a.parquet")
+    assert first.row == {"f": 3.14, "s": {"a": [0.1], "b": 0.1}, "m": {"level": 0.1, "x": None}}
+    assert second.row == {"f": None, "s": None, "m": {}}
+    assert lookup(first.row, "m.level") == 0.1
+    twice = pyarrow.array([[("x", 1.0), ("x", 2.0)]], pyarrow.map_("string", short))
+    parquet.write_table(pyarrow.table({"m": twice}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="b is no valid Parquet file"):
+        list(read_records("b", tmp_path / "b.parquet"))
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path):

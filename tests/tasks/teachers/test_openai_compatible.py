@@ -262,9 +262,3 @@ def test_reasoning_that_comes_apart_becomes_the_trace(tmp_path: Path, teach: Tea
     with ChatServer(lambda request: apart, reply=reply) as server:
         rows = teach(server, config(), lesson(tmp_path))
     assert [row.reasoning for row in examples(rows)] == ["thought it through"] * 12
-
-
-def test_a_missing_endpoint_is_told_before_anything_is_read(tmp_path, monkeypatch):
-    monkeypatch.delenv("TEST_BASE_URL", raising=False)
-    with pytest.raises(InputError, match="set TEST_BASE_URL"):
-        list(openai_compatible.teach(config(), lesson(tmp_path)))

@@ -12,7 +12,6 @@ from schemas.examples import Domain, Example, Prompt, prompt_id
 from tasks.contract.teacher import TEACHERS
 from tasks.teachers import procedural
 from tasks.teaching.families import domain_of, families
-from tasks.teaching.lesson import Cell, Lesson
 from tasks.verification.verify import Verdict, verify
 from tests.tasks import prompts
 from tests.tasks.prompts import told, trace
@@ -187,15 +186,6 @@ def test_a_wrong_choice_is_an_error_that_lists_what_there_is() -> None:
             config(families=[unknown])
     with pytest.raises(InputError, match="rows has 5 rows of math, but families has none"):
         list(procedural.rows(config(rows={"general": 5, "math": 5}, families=["robotics"]), 0))
-
-
-def test_a_top_up_draws_on() -> None:
-    known = frozenset(row.id for row in taught())
-    lesson = Lesson(7, None, answers=None, wanted={Cell(Domain.GENERAL, 2): 9}, known=known)
-    added = list(procedural.teach(config(rows={"general": ROWS}, families=["robotics"]), lesson))
-    assert len(added) == 9
-    assert {row.difficulty for row in added} == {2}
-    assert not {row.id for row in added} & {row.id for row in taught()}
 
 
 # The check
