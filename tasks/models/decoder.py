@@ -112,11 +112,17 @@ _GEMMA2 = replace(
 )
 
 
-def _sized(base: GemmaConfig, *sizes: int) -> GemmaConfig:
-    """`base` with other layers, embedding and hidden dimensions, heads and key heads."""
-    names = "num_layers", "embed_dim", "hidden_dim", "num_heads", "num_kv_heads"
-    changed: Any = dict(zip(names, sizes, strict=True))
-    return replace(base, **changed)
+def _sized(
+    base: GemmaConfig, layers: int, embed: int, hidden: int, heads: int, kv_heads: int
+) -> GemmaConfig:
+    return replace(
+        base,
+        num_layers=layers,
+        embed_dim=embed,
+        hidden_dim=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+    )
 
 
 _PUBLISHED = {

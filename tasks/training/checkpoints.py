@@ -37,11 +37,20 @@ SHARE = 1 / 20
 """The largest share of its time that a stage spends on checkpoints that the clock makes due."""
 
 _ARRAYS, _VALUES = "arrays.safetensors", "values.json"
-_CODES = {"bfloat16": "BF16", "bool": "BOOL"} | {
-    f"{kind}{bits}": f"{kind[0].upper()}{bits}"
-    for kind, least in (("float", 16), ("int", 8), ("uint", 8))
-    for bits in (8, 16, 32, 64)
-    if bits >= least
+_CODES = {
+    "bfloat16": "BF16",
+    "bool": "BOOL",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
 }
 """dtype -> its name in a safetensors header."""
 
