@@ -26,10 +26,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.models.decoder import Gemma, GemmaConfig, weight_shapes
 from tasks.models.loading import LoadedModel
 from tasks.models.tiny import SIZE, tiny_tokenizer
+from tasks.sampling.sampler import Sampler
 
 torch = pytest.importorskip("torch", reason="parity needs torch (CPU): uv sync --extra export")
 transformers = pytest.importorskip("transformers")
@@ -181,6 +183,28 @@ def test_packed_texts_do_not_see_each_other(pair: Pair) -> None:
     logits = pair.logits(*(np.tile(one, (2, 1)) for one in (row, positions, segments)))[1]
     for number, text in enumerate(texts, start=1):
         assert_close(logits[segments == number], pair.their_logits(text))
+
+
+PROMPTS = ["Hi", "Name a colour that is warm, and say in three short sentences why."]
+"""The longest takes more tokens than the window; each is left-padded to the fixed length."""
+
+
+def test_greedy_generation_beyond_the_window(pair: Pair) -> None:
+    sampler = Sampler(pair.ours, batch_size=2, prompt_length=48, response_length=2 * WINDOW)
+    tokenizer = pair.ours.tokenizer
+    for prompt, completion in zip(PROMPTS, sampler.generate(PROMPTS), strict=True):
+        tokens = torch.tensor([prompt_tokens(tokenizer, prompt)])
+        generated = pair.theirs.generate(
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=2 * WINDOW,
+            do_sample=False,
+            eos_token_id=tokenizer.end_of_turn_id,
+            pad_token_id=tokenizer.pad_id,
+        )
+        expected = generated[0, tokens.shape[1] :].tolist()
+        assert completion.tokens == expected
+        assert len(set(expected)) > WINDOW // 2
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:

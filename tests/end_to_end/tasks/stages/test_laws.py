@@ -84,7 +84,11 @@ def test_a_checkpoint_with_other_arrays_is_not_used(bench: Bench, caplog: pytest
     other = {**SFT, "optimizer": ADAMW}
     undisturbed = content(bench.attempt(sft, other, "undisturbed", inputs=BASE))
     bench.attempt(sft, SFT, "key", ("save", 1, "after"), inputs=BASE)
+    theirs = "work/key/kept/best/00000004-1/seal.json", "work/key/kept/journal/rollouts/1.sampled"
+    for name in theirs:
+        bench.store.write_bytes(name, b"of the other weights")
     assert content(bench.attempt(sft, other, "key", inputs=BASE)) == undisturbed
+    assert [bench.store.read_bytes(name) for name in theirs] == [None, None]
     assert re.search(
         r"starting over: .* wrote checkpoint 00000002-\d: \d+ arrays differ: optimizer/",
         caplog.text,
