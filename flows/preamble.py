@@ -19,10 +19,11 @@ from flows.recipe.explain import Neighbours, Outlook, outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage, resolve
 from flows.runs.forecast import Forecast
 from flows.runs.record import RunLog
+from infra.backend import check_reach
 from infra.context import context
 from infra.store.location import expanded
 from infra.store.store import Store
-from infra.targets import check_reach, check_target
+from infra.targets import check_target
 from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobRequest

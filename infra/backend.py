@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from infra.store.store import Store, attempt_file
+from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
 
 FINAL = ("succeeded", "failed", "cancelled", "paused")
@@ -125,3 +126,12 @@ class JobBackend(Protocol):
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
         """Machines of ours whose run is over or not known here; with `delete`, remove those that
         are removable."""
+
+
+def check_reach(target: str, store: str) -> None:
+    """Raises InputError for the location of a store that the machines of a target cannot reach."""
+    if target != "local" and not store.startswith("gs://"):
+        raise InputError(
+            f"store {store}: a machine in the cloud cannot reach it. For target {target} give"
+            " --store gs://BUCKET/PREFIX."
+        )

@@ -14,15 +14,6 @@ def check_target(target: str) -> None:
         raise InputError(f"unknown target {target!r}.{nearest(target, TARGETS)}")
 
 
-def check_reach(target: str, store: str) -> None:
-    """Raises InputError for the location of a store that the machines of a target cannot reach."""
-    if target != "local" and not store.startswith("gs://"):
-        raise InputError(
-            f"store {store}: a machine in the cloud cannot reach it. For target {target} give"
-            " --store gs://BUCKET/PREFIX."
-        )
-
-
 def open_backend(target: str) -> JobBackend:
     """A backend for a target, by the settings of this process. Raises InputError for a target that
     does not exist, or settings of TPUs that do not fit."""

@@ -22,13 +22,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from infra.backend import FINAL, JobBackend, JobHandle, Leftover, pause_file
+from infra.backend import FINAL, JobBackend, JobHandle, Leftover, check_reach, pause_file
 from infra.context import context
 from infra.settings import Settings, TpuSettings
 from infra.source import ship_data, ship_source
 from infra.store.remote import host_status
 from infra.store.store import Store, attempt_file
-from infra.targets import check_reach
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job import Order, TpuJob
 from infra.tpu.job_record import TpuRecord, record_name, store_label
