@@ -21,14 +21,14 @@ def test_openais_client_is_answered_until_ctrl_c(run, monkeypatch):
     store, record, _ = run
     monkeypatch.setenv("LYCEUM_ENDPOINT_KEY", KEY)
     process = start(["endpoint", "demo-1", "--port", "0", "--store", store.uri, "--json"])
-    assert process.stderr.readline() == "demo-1-second is loaded; compiling what answers take\n"
-    line = process.stderr.readline()
-    found = re.match(r"(\S+) answers at (http://127\.0\.0\.1:\d+/v1) with its key", line)
-    assert found, line + process.stderr.read()
     try:
+        assert process.stderr.readline() == "demo-1-grpo is loaded; compiling what answers take\n"
+        line = process.stderr.readline()
+        found = re.match(r"(\S+) answers at (http://127\.0\.0\.1:\d+/v1) with its key", line)
+        assert found, line
         name, url = found.groups()
         client = openai.OpenAI(base_url=url, api_key=KEY, timeout=300)
-        assert [one.id for one in client.models.list()] == [name] == ["demo-1-second"]
+        assert [one.id for one in client.models.list()] == [name] == ["demo-1-grpo"]
         ask: Any = {"model": name, "messages": [{"role": "user", "content": QUESTION}]}
         ask |= {"temperature": 0, "max_tokens": 40}
         whole = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2)
@@ -44,4 +44,4 @@ def test_openais_client_is_answered_until_ctrl_c(run, monkeypatch):
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
-    assert json.loads(out) == {"run_id": "demo-1", "stage": "second", "stopped": True}
+    assert json.loads(out) == {"run_id": "demo-1", "stage": "grpo", "stopped": True}
