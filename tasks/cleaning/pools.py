@@ -5,7 +5,7 @@ import hashlib
 import json
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,6 +146,12 @@ class Pools:
 
 def _as_json(by_level: Mapping[int, int]) -> dict[str, int]:
     return {str(level): count for level, count in sorted(by_level.items())}
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Write lines without their ends as a file."""
+    with path.open("wb") as out:
+        out.writelines(line + b"\n" for line in lines)
 
 
 def write_pairs(out: Path, files: Sequence[Path], ids: np.ndarray, seed: int) -> int:

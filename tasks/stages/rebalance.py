@@ -35,7 +35,7 @@ from schemas.examples import Domain, Grounding
 from tasks.cleaning.clean import clean
 from tasks.cleaning.evaluation_sets import EvaluationSet
 from tasks.cleaning.filters import Filter, Languages, Length, Pii, PiiKind, languages
-from tasks.cleaning.pools import Files, Pools, write_pairs
+from tasks.cleaning.pools import Files, Pools, write_lines, write_pairs
 from tasks.cleaning.quotas import GroupQuota, Quota
 from tasks.cleaning.rules import Contamination, EvaluationItems, NearDuplicates, Rules, Split
 from tasks.contract.check import CHECKS
@@ -353,11 +353,11 @@ def _write(job: Job[Config], files: Files, pools: Pools) -> dict[str, Any]:
     config, cleaned = job.config, pools.cleaned
     rows, mix = pools.fill(config.group_quotas)
     for split, numbers in rows.items():
-        _write_lines(job.out / f"{split}.jsonl", cleaned.lines(numbers))
+        write_lines(job.out / f"{split}.jsonl", cleaned.lines(numbers))
         job.progress(sum(map(len, rows.values())), len(cleaned.id), "examples")
     asked = [group for _, group, quota in config.group_quotas if quota.total("train")]
     prompts = pools.in_order([rows["train"], pools.unsolved(asked, "train")])
-    _write_lines(job.out / "prompts.jsonl", _prompts(cleaned.lines(prompts)))
+    write_lines(job.out / "prompts.jsonl", _prompts(cleaned.lines(prompts)))
     left = len(cleaned.remaining) - len(rows["validation"]) - len(rows["heldout"])
     dropped = {cause: count for cause, count in cleaned.counts().items() if cause != "kept"}
     write_jsonl(job.out / "dropped.jsonl", cleaned.dropped())
@@ -381,11 +381,6 @@ def _prompts(lines: Iterator[bytes]) -> Iterator[bytes]:
     for line in lines:
         row = orjson.loads(line).items()
         yield orjson.dumps({key: one for key, one in row if key not in ("reasoning", "proof")})
-
-
-def _write_lines(path: Path, lines: Iterator[bytes]) -> None:
-    with path.open("wb") as out:
-        out.writelines(line + b"\n" for line in lines)
 
 
 KIND = Kind(
