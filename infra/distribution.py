@@ -5,7 +5,9 @@ is sent there for an extra who did not get Lyceum there.
 """
 
 import json
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 from infra.secrets import mask
 
@@ -34,14 +36,12 @@ FOR_CLOUD = ("tpu", "full", "cloud")
 def install(extra: str) -> str:
     """How to install an extra: in a checkout by uv, else from where this installation came, as its
     installer recorded it (PEP 610)."""
-    try:
+    if (Path(__file__).parents[1] / "pyproject.toml").exists():
+        return f"`uv sync --extra {extra}`"
+    requirement, recorded = f"{DISTRIBUTION}[{extra}]", None
+    with suppress(PackageNotFoundError):  # its source was shipped to this machine
         recorded = distribution(DISTRIBUTION).read_text("direct_url.json")
-    except PackageNotFoundError:  # a checkout on PYTHONPATH
-        return f"`uv sync --extra {extra}`"
     origin = json.loads(recorded or "{}")
-    if origin.get("dir_info", {}).get("editable"):
-        return f"`uv sync --extra {extra}`"
-    requirement = f"{DISTRIBUTION}[{extra}]"
     if url := origin.get("url"):
         git = origin.get("vcs_info")
         requirement += f" @ git+{url}@{git['commit_id']}" if git else f" @ {url}"
