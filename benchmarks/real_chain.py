@@ -40,6 +40,8 @@ from tasks.stages import sft
 PEER = (*chain.PEER, "peft==0.21.2")
 SHORT = {"sft": 8, "simpo": 5, "grpo": 4}
 """Steps by which a step is timed."""
+LIMIT = 6 * 3600.0
+"""Seconds for a stage: the whole SFT of `gemma_270m` would take TRL two and a half hours."""
 AT_ONCE = 3
 """Examples of SFT that TRL takes at a time; of SimPO and GRPO as many as the recipe does."""
 
@@ -107,7 +109,7 @@ def one(
     python = peer if program == "trl" else Path(sys.executable)
     policy = with_tokenizer_json(policy_of(results, stage), scratch / stage / "policy")
     files = (asked, policy, out, log, scratch / "compiled")
-    found = chain.run(scratch / stage, program, python, stage, *files)
+    found = chain.run(scratch / stage, program, python, stage, *files, limit=LIMIT)
     tell(f"{stage}, {program}: {found}")
     return found
 
