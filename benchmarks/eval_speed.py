@@ -2,15 +2,15 @@
 generate, on the same trained model.
 
     lyceum export RUN --to DIR && python -m benchmarks.eval_speed DIR [--rounds 5] [--prompts 1000]
-    python -m benchmarks.eval_speed DIR --rows heldout.jsonl --response 256 --dtype bfloat16
+    python -m benchmarks.eval_speed DIR --rows heldout.jsonl --response 256
 
 The prompts are procedural ones that nobody trained on, of all six domains and grounded; one in 16
 reads two more contexts first; with `--rows` those of a file that `rebalance` left. Both sides get
 the same texts and give text, stop at the end of the turn or after `--response` tokens, and compute
-in float32, or in what `--dtype` says. `transformers` gets batches of prompts of like
-length, padded on the left, with a KV cache, and the batch size and number of threads with which it
-is fastest, found on a quarter of the prompts. Ours runs on one JAX device, as a stage does by
-default, and on one per core.
+in the dtype of the export. `transformers` gets batches of prompts of like length, padded on the
+left, with a KV cache, and the batch size and number of threads with which it is fastest, found on a
+quarter of the prompts. Ours runs on one JAX device, as a stage does by default, and on one per
+core.
 
 "compiling" is the first call; "compiled" is the first call of a process that finds the programs in
 JAX's cache on disk, as every stage after the first finds them; each with the times of
@@ -57,7 +57,6 @@ def main() -> None:
     made.add_argument("--prompts", type=int, default=1000)
     made.add_argument("--rows", type=Path, help="a JSONL file of a rebalance artifact")
     made.add_argument("--response", type=int, default=60, metavar="TOKENS")
-    made.add_argument("--dtype", default="float32")
     made.add_argument("--batch", type=int, default=128, help="slots of ours")
     made.add_argument("--batches", type=int, nargs="*", default=[32, 64, 128, 250])
     options = made.parse_args()
@@ -75,7 +74,7 @@ def compare(options: argparse.Namespace, asked: Sequence[str]) -> None:
     devices = len(jax.devices())
     one, per_core = (loaded(directory, count, options.batch) for count in (1, devices))
     lengths = sorted(len(prompt_tokens(one.tokenizer, prompt)) for prompt in asked)
-    theirs = Theirs(directory, one.tokenizer.end_of_turn_id, response, options.dtype)
+    theirs = Theirs(directory, one.tokenizer.end_of_turn_id, response)
     threads, batch = theirs.tune(asked[::4], options.batches)
     sizes = {"batch_size": options.batch, "prompt_length": lengths[-1], "response_length": response}
     makers: dict[str, Callable[[], Answer]] = {
@@ -144,9 +143,9 @@ def slots(model: LoadedModel, sizes: dict[str, int]) -> Answer:
 class Theirs:
     """`transformers` as its documentation says, with batches of prompts of like length."""
 
-    def __init__(self, directory: Path, end: int, response: int, dtype: str) -> None:
+    def __init__(self, directory: Path, end: int, response: int) -> None:
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype
+            directory, dtype="auto"
         ).eval()
         self._response = response
         self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
