@@ -1,12 +1,12 @@
 """Products of matrices with bfloat16 factors and float32 sums, on every backend.
 
-XLA for the CPU has bfloat16 kernels (AMX, AVX-512) for one form alone: bfloat16 factors, both with
-their rows in memory order, and a float32 result. For every other form (a bfloat16 result, a factor
-read by its columns, as in the backward pass, float32 with bfloat16) it makes float32 copies of both
-factors, which takes two to four times as long. So on a CPU we ask for a float32 result and round
-it, and copy a factor that is read by columns to rows first (`_turned`). A single row has no kernel
-either: its product with the vocabulary would widen all of that for every token of an answer, so it
-gets a second row (`_paired`).
+XLA for the CPU has bfloat16 kernels (AMX, AVX-512) where both factors are bfloat16, the left one
+has its rows in memory order, and the result is float32. For every other form (a bfloat16 result, a
+left factor read by its columns, as in the backward pass, float32 with bfloat16) it makes float32
+copies of both factors, which takes two to four times as long. So on a CPU we ask for a float32
+result and round it, and copy a left factor that is read by columns to rows first (`_turned`). A
+single row has no kernel either and gets a second one (`_paired`); its product with the rows of the
+vocabulary is a sum that reads them once.
 
 Factors of float32, and those on other backends, are multiplied as they are.
 """
@@ -80,7 +80,7 @@ def _deep(left: jax.Array, low: jax.Array, weight: jax.Array, up: jax.Array) -> 
 def _deep_backward(kept: tuple[jax.Array, ...], slope: jax.Array) -> tuple[Any, ...]:
     low, weight, up = kept
     both, end = _by_rows(slope, _joined(weight, up, 0)), weight.shape[0]
-    return both[:, :end], both[:, end : end + up.shape[0]], None, _by_columns(low, slope)
+    return both[:, :end], both[:, end : end + up.shape[0]], None, product_by_columns(low, slope)
 
 
 _deep.defvjp(lambda *factors: (_deep(*factors), factors[1:]), _deep_backward)
@@ -96,7 +96,7 @@ def _wide(left: jax.Array, weight: jax.Array, down: jax.Array) -> tuple[jax.Arra
 def _wide_backward(kept: tuple[jax.Array, ...], slopes: tuple[Any, Any]) -> tuple[Any, ...]:
     left, weight, down = kept
     of_left = _by_rows(jnp.concatenate(slopes, axis=1), jnp.concatenate([weight, down], axis=1))
-    return of_left, None, _by_columns(left, slopes[1])
+    return of_left, None, product_by_columns(left, slopes[1])
 
 
 _wide.defvjp(lambda *factors: (_wide(*factors), factors), _wide_backward)
@@ -117,24 +117,30 @@ def _plain(left: jax.Array, right: jax.Array) -> jax.Array:
 
 def _by_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     """(M, K) and (N, K) -> (M, N), of left's dtype."""
-    return _plain(left, _turned(right) if _is_narrow(left) else right.T)
+    if not _is_narrow(left):
+        return left @ right.T
+    return _dot(left, right, turned=True).astype(left.dtype)
 
 
-def _by_columns(left: jax.Array, right: jax.Array) -> jax.Array:
-    """(M, K) and (M, N) -> (K, N), of left's dtype."""
-    return _plain(_turned(left) if _is_narrow(left) else left.T, right)
+def product_by_columns(left: jax.Array, right: jax.Array) -> jax.Array:
+    """(..., M, K) and (..., M, N) -> (..., K, N), of left's dtype."""
+    if not _is_narrow(left):
+        return left.swapaxes(-1, -2) @ right
+    (rows, width), others = left.shape[-2:], right.shape[-1]
+    if others * (rows + width) < rows * width:  # turn what is smaller
+        return _turned(_dot(_turned(right), left).astype(left.dtype))
+    return _dot(_turned(left), right).astype(left.dtype)
 
 
 def product_of_rows(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., N, K) -> (..., M, N), float32. Leading axes are equal."""
     if not _is_narrow(left):
         return _dot(left, right, turned=True)
-    alone, left = left.shape[-2] == 1, _paired(left)
-    (rows, width), others = left.shape[-2:], right.shape[-2]
-    few = rows % 2 == 0 and others * width > rows * (width + 2 * others)
-    # with few rows, transposing the result of twice the bytes costs less
-    out = _turned(_narrow(True, right, left)) if few else _narrow(True, left, right)
-    return out[..., :1, :] if alone else out
+    if left.shape[-2] == 1:
+        # else a loop over tokens would begin with a copy of the rows in float32
+        left, right = jax.lax.optimization_barrier((left, right))
+        return left.astype(jnp.float32) @ right.astype(jnp.float32).swapaxes(-1, -2)
+    return _narrow(True, left, right)
 
 
 def _paired(left: jax.Array) -> jax.Array:
@@ -147,7 +153,7 @@ def _paired(left: jax.Array) -> jax.Array:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _narrow(turned: bool, left: jax.Array, right: jax.Array) -> jax.Array:
     """The product of bfloat16 factors in float32; `turned`: by the rows of the right one."""
-    return _dot(left, _turned(right) if turned else right)
+    return _dot(left, right, turned=turned)
 
 
 def _keep(turned: bool, left: Any, right: Any) -> tuple[jax.Array, Any]:
@@ -163,10 +169,10 @@ def _backward(turned: bool, checkpointed: Any, cotangent: Any) -> tuple[Any, Any
     slope = cotangent.astype(jnp.bfloat16)
     of_left = of_right = None
     if right is not None:
-        of_left = _dot(slope, right if turned else _turned(right)).astype(slope.dtype)
+        of_left = _dot(slope, right, turned=not turned).astype(slope.dtype)
     if left is not None:
         first, second = (slope, left) if turned else (left, slope)
-        of_right = _dot(_turned(first), second).astype(slope.dtype)
+        of_right = product_by_columns(first, second)
     return of_left, of_right
 
 
