@@ -20,9 +20,8 @@ from flax import nnx
 
 from schemas.trainer_config import Remat
 from tasks.devices.hosts import BATCH, TENSOR, constrained
-from tasks.models.attention import attend, attend_step, capped
+from tasks.models.attention import ATTENDED, attend, attend_step, capped
 from tasks.models.decoder_layer import (
-    ATTENDED,
     PROJECTIONS,
     decoder_layer,
     divides,

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from tasks.devices.hosts import BATCH, TENSOR, constrained
-from tasks.models.moving import checkpointed
 from tasks.models.products import adapted, product
 
 PROJECTIONS: dict[str, tuple[str, str]] = {
@@ -23,9 +22,6 @@ PROJECTIONS: dict[str, tuple[str, str]] = {
     "down_proj": ("f", "d"),
 }
 """The matrices of a layer, by their Hugging Face names: axes in, axes out."""
-
-ATTENDED = "attended"
-"""The name of attention's result in a policy of `jax.checkpoint`."""
 
 CHUNK = 64
 """Positions of each row that the feed-forward part takes at a time with remat = "chunks"."""
@@ -105,7 +101,7 @@ def decoder_layer(
         q, k = rms_norm(q, weights["q_norm"]), rms_norm(k, weights["k_norm"])
     q, k = _rotate(q, rotate), _rotate(k, rotate)
     attended = attention(q * jnp.asarray(query_scale, q.dtype), k, v)
-    attended = project("o_proj", _heads(checkpointed(attended, ATTENDED)))
+    attended = project("o_proj", _heads(attended))
     x = constrained(x + rms_norm(attended, weights["post_attention_layernorm"]), BATCH)
 
     def feed_forward(x: jax.Array) -> jax.Array:
@@ -159,7 +155,8 @@ def _in_chunks(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.
 def _gated(gate: jax.Array, up: jax.Array) -> jax.Array:
     """gelu(gate) * up, of which the backward pass keeps the two arguments and nothing in
     float32."""
-    return jax.nn.gelu(gate, approximate=True) * up
+    wide = jax.nn.gelu(gate.astype(jnp.float32), approximate=True) * up.astype(jnp.float32)
+    return wide.astype(gate.dtype)
 
 
 def _heads(array: jax.Array) -> jax.Array:

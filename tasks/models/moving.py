@@ -86,14 +86,15 @@ _rows_of.defvjp(lambda *given: (_rows_of(*given), given[-1]), _rows_backward)
 def checkpointed(array: jax.Array, name: str) -> jax.Array:
     """The array with a name for a policy of `jax.checkpoint`, which then keeps it in the dtype that
     moves it."""
-    return _named(array, name)
+    return named(array, name)
 
 
 @checkpointed.defjvp
 def _checkpointed_jvp(name: str, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     # not `checkpointed` itself: a policy sees no names within its call
-    return _named(primals[0], name), tangents[0]
+    return named(primals[0], name), tangents[0]
 
 
-def _named(array: jax.Array, name: str) -> jax.Array:
+def named(array: jax.Array, name: str) -> jax.Array:
+    """`checkpointed` for the forward rule of a gradient, which is not differentiated itself."""
     return read(checkpoint_name(as_bits(array), name))

@@ -26,4 +26,4 @@ def loss_of(config: Config) -> Any:
     return dpo_loss_fn(beta=config.beta, label_smoothing=config.label_smoothing)
 
 
-KIND = preference_kind(version=12, config=Config, loss_of=loss_of, reference=True)
+KIND = preference_kind(version=13, config=Config, loss_of=loss_of, reference=True)

@@ -291,7 +291,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=15,
+    version=16,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL),

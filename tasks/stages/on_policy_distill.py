@@ -255,7 +255,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=10,
+    version=11,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

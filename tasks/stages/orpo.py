@@ -26,4 +26,4 @@ def loss_of(config: Config) -> Any:
     return orpo_loss_fn(lambda_orpo=config.lambda_orpo)
 
 
-KIND = preference_kind(version=12, config=Config, loss_of=loss_of)
+KIND = preference_kind(version=13, config=Config, loss_of=loss_of)

@@ -344,7 +344,7 @@ def _measured(
 
 
 KIND = Kind(
-    version=6,
+    version=7,
     config=Config,
     inputs={"prompts": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.REWARD,

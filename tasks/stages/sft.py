@@ -249,7 +249,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=5,
+    version=6,
     config=Config,
     inputs={"examples": Input(Product.ROWS), "policy": Input(Product.MODEL, required=False)},
     produces=Product.MODEL,

@@ -31,4 +31,4 @@ def loss_of(config: Config) -> Any:
     )
 
 
-KIND = preference_kind(version=16, config=Config, loss_of=loss_of)
+KIND = preference_kind(version=17, config=Config, loss_of=loss_of)

@@ -96,7 +96,8 @@ def outputs_and_gradients(case: Case, window: int, *arrays: jax.Array) -> list[n
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_kernel_and_its_gradients_equal_plain_attention(name, request):
+def test_the_kernel_and_its_gradients_equal_plain_attention(name, request, monkeypatch):
+    monkeypatch.setattr(attention, "SHORTEST", 128)  # two blocks
     case, arrays = CASES[name], drawn(CASES[name])
     window = 1000 if "narrower" in name else WINDOW
     with jax.set_mesh(make_mesh()):
@@ -105,6 +106,18 @@ def test_the_kernel_and_its_gradients_equal_plain_attention(name, request):
         kernel = outputs_and_gradients(case, window, *arrays)
     for ours, theirs in zip(kernel, plain, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_a_backward_pass_makes_scores_again_and_the_result_once() -> None:
+    q, k, v, ids, _ = drawn(CASES["mqa local"])
+
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return attention.attend(q, k, v, ids, indices(ids), jnp.asarray(False), WINDOW, None).sum()
+
+    policy = jax.checkpoint_policies.save_only_these_names(attention.ATTENDED)
+    gradients = jax.grad(jax.checkpoint(attended, policy=policy), argnums=(0, 1, 2))
+    products = str(jax.make_jaxpr(gradients)(q, k, v)).count("dot_general")
+    assert products == 2 + 5  # the scores and four gradients
 
 
 @pytest.mark.parametrize("name", ["mqa local", "gqa wide soft-capped global"])
