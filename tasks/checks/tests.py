@@ -26,5 +26,5 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 CHECK = Check(
-    version=4, agrees=agrees, slow=True, by_reference=False, needs={"tests"}, takes={"code_prefix"}
+    version=5, agrees=agrees, slow=True, by_reference=False, needs={"tests"}, takes={"code_prefix"}
 )

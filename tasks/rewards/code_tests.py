@@ -70,4 +70,4 @@ def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged
     return Judged(config.partial_credit * part, detail)
 
 
-REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)
+REWARD = Reward(version=2, config=Config, score=score, prepare=prepare)
