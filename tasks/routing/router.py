@@ -94,10 +94,10 @@ def _routed(prompts: Sequence[str]) -> list[Route]:
 
 _CODE = re.compile(
     r"```"
-    r"|^[ \t]*(?:async )?def \w+\(.*\).*:[ \t]*$"
+    r"|^[ \t]*(?:async )?def \w+\([^)\n]*\).*:[ \t]*$"
     r"|^[ \t]*class \w+(?:\(.*\))?:[ \t]*$"
     r"|^#include\s*[<\"]"
-    r"|^(?:from [\w.]+ import [\w, *]+|import [\w.]+(?: as \w+)?)[ \t]*$"
+    r"|^(?:from [\w.]+ import [\w, *]++|import [\w.]+(?: as \w+)?)[ \t]*$"
     r"|^[ \t]*(?:public|private|protected) (?:static )?\w+(?:<\w+>)? \w+\(",
     re.MULTILINE,
 )
