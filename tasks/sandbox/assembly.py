@@ -10,9 +10,7 @@ from collections.abc import Iterator
 _FENCE = re.compile(
     r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL
 )
-_OUTERMOST = re.compile(
-    r"^([ \t]*)(```+|~~~+)[^\n]*\n(.*)^\1\2[ \t]*$", re.MULTILINE | re.DOTALL
-)
+_OUTERMOST = re.compile(r"^([ \t]*)(```+|~~~+)[^\n]*\n(.*)^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 """A block with fences of its own in it, as in a docstring."""
 _FUTURE = re.compile(r"^from __future__ import [^\n]*\n?", re.MULTILINE)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

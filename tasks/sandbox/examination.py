@@ -17,7 +17,6 @@ from functools import partial
 from typing import IO, Any
 
 from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable
-from tasks.sandbox.client import GONE
 
 _LONGEST_VERDICT = 1024 * 1024  # bytes
 
@@ -112,7 +111,7 @@ def _examine(
             candidate.status(0)
             # one that is gone: its keeper knows why
             examiner.status(0 if detail else deadline - time.monotonic())
-        if GONE in detail:
+        if verdict.get("gone"):
             detail += f" ({_end(candidate, limits)})"
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"

@@ -16,6 +16,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tasks.sandbox import assembly, candidate
-from tasks.sandbox.client import Client, Stopped, shortened
+from tasks.sandbox.client import GONE, Client, Stopped, shortened
 from tasks.sandbox.errors import AnswerError
 from tasks.sandbox.plain import BARE
 from tasks.sandbox.reading import Reading
@@ -113,6 +114,7 @@ class _Report:
         ok = finished and not failed and client.used > 0
         text = detail.encode(errors="replace").decode()[:_LONGEST] or "the tests failed"
         told = {"verifiable": client.verifiable, "unseen": client.unseen}
+        told["gone"] = client.stopped == GONE
         self.say(ok=ok, **told, detail="" if ok else text)
 
 
@@ -133,15 +135,18 @@ def _examine(report: _Report, payload: dict[str, Any]) -> None:
     sys.modules["tests"] = module
     namespace = module.__dict__
     support, client = assembly.support(payload["prefix"]), report.client
-    exec(compile(support, "<prefix>", "exec"), namespace)
-    reading = Reading(payload["tests"], support, assembly.stubs(payload["prefix"]))
-    tree = ast.parse(payload["tests"])
-    if payload["every"]:
-        report.say(cases=assembly.divide(tree, "<case>"))
-        namespace["<case>"] = report.case
-    assembly.watch(tree, "<assert>")
-    namespace["<assert>"] = report.asserted
-    compiled = compile(tree, "<tests>", "exec")
+    try:
+        exec(compile(support, "<prefix>", "exec"), namespace)
+        reading = Reading(payload["tests"], support, assembly.stubs(payload["prefix"]))
+        tree = ast.parse(payload["tests"])
+        if payload["every"]:
+            report.say(cases=assembly.divide(tree, "<case>"))
+            namespace["<case>"] = report.case
+        assembly.watch(tree, "<assert>")
+        namespace["<assert>"] = report.asserted
+        compiled = compile(tree, "<tests>", "exec")
+    except Exception as error:  # noqa: BLE001  whatever it is, no answer has a part in it
+        client.refuse(f"tests or prefix cannot be used here: {type(error).__name__}: {error}")
     found = client.names(reading)
     namespace.update(reading.resolved)
     namespace.update(found)
@@ -195,4 +200,5 @@ def _explained(error: BaseException, tests: str, client: Client) -> str:
 
 
 def _at(tests: str, line: int) -> str:
-    return f"line {line} of the tests, {shortened(repr(tests.splitlines()[line - 1].strip()))}: "
+    lines = re.split("\r\n?|\n", tests)  # as Python counts them: splitlines knows more ends
+    return f"line {line} of the tests, {shortened(repr(lines[line - 1].strip()))}: "

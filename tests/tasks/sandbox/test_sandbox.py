@@ -102,7 +102,11 @@ def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
     assert found == f"line 2 of the tests, {line}: {gave}"
     assert detail("def add(a, b:").startswith("the code does not run: SyntaxError")
     assert "NameError: name 'add' is not defined" in detail("x = 1")
+    separated = detail(ZERO, "x = '\u2028'\nassert add(1, 0) == 1")
+    assert separated.startswith("line 2 of the tests, 'assert add(1, 0) == 1'")
     assert "ended (with exit status 3)" in detail("import os\nos._exit(3)")
+    ended = 'def add(a, b): raise ValueError("the answer\'s process ended")'
+    assert detail(ended).endswith("with (0, 0) did not return")
     assert "more than 1 CPU seconds" in detail("def add(a, b):\n    while True: pass")
     assert "no verdict" in detail("import time\ntime.sleep(1000)", limits=Limits(wall_s=1))
     sets = "def f(): return list({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})"

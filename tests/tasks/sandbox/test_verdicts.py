@@ -114,6 +114,22 @@ def test_what_cannot_be_examined_is_not_verifiable_and_has_not_passed(method, te
 
 
 @needs_sandbox
+@pytest.mark.parametrize(
+    ("tests", "prefix", "why"),
+    [
+        ("assert f( == 1", "", "SyntaxError"),
+        ("assert f() == '\ud800'", "", "UnicodeEncodeError"),
+        ("assert f() == 1", "import numpy\ndef f():\n", "No module named 'numpy'"),
+    ],
+)
+def test_tests_that_cannot_be_read_are_not_verifiable(tests: str, prefix: str, why: str) -> None:
+    examined = examine("def f(): return 1", tests, prefix=prefix)
+    assert (examined.ok, examined.verifiable) == (False, False)
+    assert examined.detail.startswith("not verifiable: tests or prefix cannot be used here: ")
+    assert why in examined.detail
+
+
+@needs_sandbox
 def test_a_case_that_passes_only_beside_a_kept_copy_does_not_count() -> None:
     """f sorts its argument: of four cases the first fails anyway, and `xs == before` is true only
     of the copy."""
@@ -259,7 +275,7 @@ Examiner = Callable[[str, bytes], dict[str, Any]]
 
 def test_the_fuzzers_harness_can_see_a_pass(verdict_of: Examiner) -> None:
     said = framed([1, "value", {"list": [["f", {"object": 0}]]}, []]) + framed([2, "value", 4, []])
-    passed = {"ok": True, "verifiable": True, "unseen": False, "detail": ""}
+    passed = {"ok": True, "verifiable": True, "unseen": False, "gone": False, "detail": ""}
     assert verdict_of("assert f(2) == 4", said) == passed
     assert verdict_of("assert f(2) == 5", said)["ok"] is False
 
