@@ -9,14 +9,17 @@ limit, perhaps because of what it has gathered, a fresh one gets the question ag
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from schemas.base import StageFailed
+from tasks.sandbox.bubblewrap import readable
 
 _MOST_QUESTIONS = 500  # of one process: libraries gather caches
 # wall-clock seconds for each CPU second, and to start: a busy machine must not decide what is right
@@ -36,7 +39,8 @@ class ProcessPool:
         self._idle: list[_Process] = []
 
     def ask(self, question: Any) -> Any:
-        """The answer to a question; both are JSON. Raises LimitMet."""
+        """The answer to a question; both are JSON. Raises LimitMet, and StageFailed where no
+        process can be started, so that nothing is known of the answer."""
         try:
             process = self._idle.pop()  # atomic, as append is
         except IndexError:
@@ -59,33 +63,40 @@ class ProcessPool:
 class _Process:
     def __init__(self, pool: ProcessPool) -> None:
         self.asked = 0
-        self.cpu_s = pool.cpu_s
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", pool.module, str(pool.cpu_s), str(pool.memory_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONHASHSEED": "0"},
-            bufsize=0,
-        )
+        self.patience_s = _PATIENCE * (pool.cpu_s + 1)
+        with tempfile.TemporaryFile() as said:
+            self.process = subprocess.Popen(
+                # -P: the working directory may have a file with a library's name
+                [sys.executable, "-P", "-m", pool.module, str(pool.cpu_s), str(pool.memory_bytes)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env={"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONHASHSEED": "0"},
+                bufsize=0,
+            )
+            if self._line() is None:
+                said.seek(0)
+                why = said.read()[-1000:].decode(errors="replace").strip() or "it did not say why"
+                raise StageFailed(f"the process for {pool.module} does not start here: {why}")
 
     def ask(self, question: Any) -> bytes | None:
         """A line of JSON, or None: it died, or took too long and was killed."""
         assert self.process.stdin
-        assert self.process.stdout
         self.asked += 1
-        deadline, answer = time.monotonic() + _PATIENCE * (self.cpu_s + 1), b""
         with contextlib.suppress(BrokenPipeError):  # it has died: the next read says so
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
-        while not answer.endswith(b"\n"):
-            left = max(0, deadline - time.monotonic())
-            ready, _, _ = select.select([self.process.stdout], [], [], left)
-            part = os.read(self.process.stdout.fileno(), 2**16) if ready else b""
+        return self._line()
+
+    def _line(self) -> bytes | None:
+        assert self.process.stdout
+        out, deadline, line = self.process.stdout.fileno(), time.monotonic() + self.patience_s, b""
+        while not line.endswith(b"\n"):
+            part = os.read(out, 2**16) if readable(out, deadline - time.monotonic()) else b""
             if not part:
                 self.end()
                 return None
-            answer += part
-        return answer
+            line += part
+        return line
 
     def end(self) -> None:
         self.process.kill()
@@ -102,8 +113,10 @@ def serve(answer: Callable[[Any], Any]) -> None:
 
     cpu_s, memory_bytes = map(int, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    out = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no answer
+    out, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # what a library prints is no answer
+        os.dup2(nothing, stream)
+    os.write(out, b"ready\n")
     for line in sys.stdin.buffer:
         question = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, cpu_s)

@@ -2,6 +2,7 @@
 die, and a limit costs its own question alone."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.base import StageFailed
 from tasks.verification.process_pool import LimitMet, ProcessPool
 from tests.fakes.process import until
 from tests.processes import descendants, state_of
@@ -46,6 +48,26 @@ def test_any_thread_may_ask_and_a_process_that_was_killed_is_replaced() -> None:
     found.append(asked.ask(["$x + 2$", "$2 + x$"])["ok"])
     assert found == [True, True]
     assert answering() - others - {first}
+
+
+def test_a_process_that_cannot_start_is_an_error_and_no_verdict() -> None:
+    nowhere = ProcessPool("tasks.checks.nowhere", cpu_s=1, memory_bytes=2**30)
+    with pytest.raises(StageFailed, match="does not start here: .*No module named tasks.checks"):
+        nowhere.ask(["$1$", "$1$"])
+
+
+def test_neither_a_file_of_a_librarys_name_nor_many_open_files_matter(tmp_path, monkeypatch):
+    (tmp_path / "sympy.py").write_text("raise RuntimeError('no library')")
+    monkeypatch.chdir(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert pool().ask(["$x + 1$", "$1 + x$"])["ok"]
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_process_ends_with_its_asker() -> None:
