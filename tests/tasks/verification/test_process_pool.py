@@ -52,7 +52,7 @@ def test_any_thread_may_ask_and_a_process_that_was_killed_is_replaced() -> None:
 
 def test_a_process_that_cannot_start_is_an_error_and_no_verdict() -> None:
     nowhere = ProcessPool("tasks.checks.nowhere", cpu_s=1, memory_bytes=2**30)
-    with pytest.raises(StageFailed, match="does not start here: .*No module named tasks.checks"):
+    with pytest.raises(StageFailed, match=r"does not start here: .*No module named tasks.checks"):
         nowhere.ask(["$1$", "$1$"])
 
 
