@@ -83,13 +83,9 @@ def require_sandbox() -> str:
         )
     bwrap = _find_bwrap()
     try:
-        warden = _Warden(bwrap)
-        try:
-            with guest("probe", {}, Limits(), [], warden) as probe:
-                if (status := probe.status(_PATIENCE_S)) != 0:
-                    raise SandboxFailed(f"exit status {status}")
-        finally:
-            warden.close()
+        with guest("probe", {}, Limits(), []) as probe:
+            if (status := probe.status(_PATIENCE_S)) != 0:
+                raise SandboxFailed(f"exit status {status}")
     except SandboxFailed as error:
         raise InputError(
             f"check 'tests' runs code that a model wrote, only inside bubblewrap, and {bwrap}"
@@ -123,21 +119,20 @@ def guest(
     payload: Mapping[str, Any],
     limits: Limits,
     pipes: Sequence[IO[bytes]],
-    warden: "_Warden | None" = None,
 ) -> Iterator["Guest"]:
-    """A guest in its sandbox, gone when the block ends.
+    """A guest in its sandbox, gone when the block ends. Where none can start, `require_sandbox`
+    says why.
 
     Args:
         payload: the guest's input.
         pipes: ends of pipes: one to read from, one to write to, and the examiner's for its verdict.
             Whatever it prints is lost.
-        warden: by default this process's.
 
     Raises:
-        InputError: there is no sandbox on this machine.
+        InputError: there is no bubblewrap on this machine.
         SandboxFailed: it could not be started.
     """
-    warden = warden or _warden(require_sandbox())
+    warden = _warden()
     mine, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     told = {name: value for name, value in asdict(limits).items() if name != "wall_s"}
     job = json.dumps({"role": role, "user": _stranger(), "limits": told}).encode()
@@ -195,11 +190,11 @@ def readable(file: int, seconds: float) -> bool:
 class _Warden:
     """A container with the process that forks guests."""
 
-    def __init__(self, bwrap: str) -> None:
+    def __init__(self) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._said = os.fdopen(os.memfd_create("bwrap"), "wb+")
         inside = marshal.dumps((_modules(), (theirs.fileno(), filter_program())))
-        container = [bwrap, *(_AS_ROOT if _is_root() else _AS_USER), *_MODE, *_mounts()]
+        container = [_find_bwrap(), *(_AS_ROOT if _is_root() else _AS_USER), *_MODE, *_mounts()]
         with theirs, _in_memory(inside) as given:
             self._process = subprocess.Popen(
                 [*container, "--", *_PYTHON, "-c", _LOADER, str(given.fileno())],
@@ -253,13 +248,13 @@ _wardens: list[_Warden] = []
 _starting = threading.Lock()
 
 
-def _warden(bwrap: str) -> _Warden:
+def _warden() -> _Warden:
     """This process's warden, started at its first use and again after its end."""
     with _starting:
         if _wardens and not _wardens[0].lives():
             _wardens.pop().close()
         if not _wardens:
-            _wardens.append(_Warden(bwrap))
+            _wardens.append(_Warden())
         return _wardens[0]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any
 
-from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable
+from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable, require_sandbox
 
 _LONGEST_VERDICT = 1024 * 1024  # bytes
 
@@ -60,6 +60,7 @@ def examine(
         InputError: bubblewrap is missing or does not work here.
         SandboxFailed: the sandbox itself failed, twice.
     """
+    require_sandbox()
     run = partial(_examine, answer, tests, prefix, limits, every)
     examined, unseen = _surely(partial(run, shown=False))
     if unseen and (examined.ok or examined.passed):

