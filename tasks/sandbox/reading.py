@@ -60,6 +60,7 @@ class Reading:
         self._calls = calls_by_name(self._nodes)
         needed = _needed(tests, support)
         self.asked = needed
+        self.flow = Flow(self._nodes, needed)
         self._makers: dict[str, str] = {}
         makers = {}
         for node in self._nodes:
@@ -76,6 +77,7 @@ class Reading:
         }
         self.asked = {name: used for name, used in needed.items() if name not in self.resolved}
         self.asked |= {name: False for name in stubs if name not in needed}
+        self.flow = Flow(self._nodes, self.asked)
         self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
         self.classes |= {name for name, methods in stubs.items() if methods is not None}
         methods = [{*self._made_of.get(one, ()), *(stubs.get(one) or ())} for one in self.classes]
@@ -116,7 +118,7 @@ class Reading:
         }
         if stubbed or not known:
             return known
-        free = self._free(())
+        free = self.flow.free()
         subjects: set[str] = set()
         for node in self._nodes:
             if isinstance(node, _DECORATED):
@@ -176,44 +178,12 @@ class Reading:
                 return called if called in self.asked else self._makers.get(called, "")
         return ""
 
-    def _free(self, given: Iterable[str]) -> set[str]:
-        """Names without data of the answer: builtins, and variables made of constants and such
-        names."""
-        bindings: dict[str, list[ast.AST | None]] = {}
-        for node in self._nodes:
-            if isinstance(node, ast.Assign | ast.For | ast.comprehension):
-                value = node.value if isinstance(node, ast.Assign) else node.iter
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    for name in stores(target):
-                        bindings.setdefault(name, []).append(value)
-            elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.withitem | ast.NamedExpr):
-                bindings |= {name: [None] for name in stores(node)}
-            elif isinstance(node, ast.arg):
-                bindings[node.arg] = [None]
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                names = [one.asname or one.name.partition(".")[0] for one in node.names]
-                bindings |= {name: [ast.Constant(None)] for name in names}
-        free, before = set(_BUILTINS), -1
-        while len(free) > before:
-            before = len(free)
-            found = {
-                name
-                for name, values in bindings.items()
-                if all(value and loads(value) <= free for value in values)
-            }
-            free |= found - set(given)
-        return free
-
-    @cached_property
-    def flow(self) -> Flow:
-        return Flow(self._nodes, self.asked)
-
     @cached_property
     def changeable(self) -> set[str]:
         """Variables passed to the answer whose every use compares them with the tests' own data."""
         calls: dict[ast.AST, set[str]] = {call: _given(call) for call in self._answering()}
         given = {name for names in calls.values() for name in names}
-        free = self._free(given)
+        free = self.flow.free(given)
         shown: dict[str, int] = dict.fromkeys(given, 0)
         for node in self._nodes:
             if isinstance(node, ast.Expr | ast.Assign) and node.value in calls:
@@ -251,7 +221,7 @@ class Reading:
     @cached_property
     def harmless(self) -> set[int]:
         """Lines of `with` blocks that raise by themselves, whatever the answer returns."""
-        free = self._free({name for call in self._answering() for name in _given(call)})
+        free = self.flow.free({name for call in self._answering() for name in _given(call)})
         lines: set[int] = set()
         blocks = [node.body for node in self._nodes if isinstance(node, ast.With)]
         for node in (one for body in blocks for one in body):
