@@ -24,6 +24,8 @@ from tasks.sandbox.bubblewrap import readable
 _MOST_QUESTIONS = 500  # of one process: libraries gather caches
 # wall-clock seconds for each CPU second, and to start: a busy machine must not decide what is right
 _PATIENCE = 20
+_KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
+"""Exit codes that no limit gives: its signal is SIGPROF, or Python has no memory left."""
 
 
 class LimitMet(Exception):
@@ -39,16 +41,24 @@ class ProcessPool:
         self._idle: list[_Process] = []
 
     def ask(self, question: Any) -> Any:
-        """The answer to a question; both are JSON. Raises LimitMet, and StageFailed where no
-        process can be started, so that nothing is known of the answer."""
+        """The answer to a question; both are JSON.
+
+        Raises:
+            LimitMet: the question met the limits.
+            StageFailed: nothing is known of the answer. No process can be started, or two were
+                killed by somebody else.
+        """
         try:
             process = self._idle.pop()  # atomic, as append is
         except IndexError:
             process = _Process(self)
         answer = process.ask(question)
-        if answer is None and process.asked > 1:
+        if answer is None and (process.asked > 1 or process.killed):
             process = _Process(self)
             answer = process.ask(question)
+        if answer is None and process.killed:
+            killed = f"two processes for {self.module} were killed, and not by us"
+            raise StageFailed(f"{killed}: is the machine out of memory? Run again.")
         if answer is None:
             raise LimitMet(
                 f"met a limit: {self.cpu_s} CPU seconds, {self.memory_bytes / 2**20:.0f} MiB"
@@ -62,7 +72,7 @@ class ProcessPool:
 
 class _Process:
     def __init__(self, pool: ProcessPool) -> None:
-        self.asked = 0
+        self.asked, self.killed = 0, False
         self.patience_s = _PATIENCE * (pool.cpu_s + 1)
         with tempfile.TemporaryFile() as said:
             self.process = subprocess.Popen(
@@ -73,6 +83,7 @@ class _Process:
                 stderr=said,
                 env={"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONHASHSEED": "0"},
                 bufsize=0,
+                start_new_session=True,  # Ctrl-C is for the asker
             )
             if self._line() is None:
                 said.seek(0)
@@ -91,8 +102,10 @@ class _Process:
         assert self.process.stdout
         out, deadline, line = self.process.stdout.fileno(), time.monotonic() + self.patience_s, b""
         while not line.endswith(b"\n"):
-            part = os.read(out, 2**16) if readable(out, deadline - time.monotonic()) else b""
+            ready = readable(out, deadline - time.monotonic())
+            part = os.read(out, 2**16) if ready else b""
             if not part:
+                self.killed = ready and self.process.wait() in _KILLED
                 self.end()
                 return None
             line += part

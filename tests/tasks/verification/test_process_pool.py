@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from schemas.base import StageFailed
-from tasks.verification.process_pool import LimitMet, ProcessPool
+from tasks.verification.process_pool import LimitMet, ProcessPool, serve
 from tests.fakes.process import until
 from tests.processes import descendants, state_of
 
@@ -56,6 +56,12 @@ def test_a_process_that_cannot_start_is_an_error_and_no_verdict() -> None:
         nowhere.ask(["$1$", "$1$"])
 
 
+def test_processes_that_somebody_kills_are_an_error_and_no_verdict() -> None:
+    suicidal = ProcessPool(__name__, cpu_s=1, memory_bytes=2 * 2**30)
+    with pytest.raises(StageFailed, match="were killed, and not by us: is the machine out of"):
+        suicidal.ask(["$1$", "$1$"])
+
+
 def test_neither_a_file_of_a_librarys_name_nor_many_open_files_matter(tmp_path, monkeypatch):
     (tmp_path / "sympy.py").write_text("raise RuntimeError('no library')")
     monkeypatch.chdir(tmp_path)
@@ -82,3 +88,7 @@ def test_a_process_ends_with_its_asker() -> None:
         ((process, _),) = descendants(asker.pid)
         asker.kill()
     until(lambda: state_of(process) not in "SRD")
+
+
+if __name__ == "__main__":
+    serve(lambda _: os.kill(os.getpid(), signal.SIGKILL))
