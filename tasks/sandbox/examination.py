@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any
 
+from schemas.examples import Prompt
+from tasks.contract.check import unusable
 from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable, require_sandbox
 
 _LONGEST_VERDICT = 1024 * 1024  # bytes
@@ -39,6 +41,13 @@ class Examined:
     passed: int = 0
     cases: int = 0
     verifiable: bool = True
+
+
+def examine_answer(prompt: Prompt, answer: str, *, every: bool = False) -> Examined:
+    """`examine` with a prompt's tests. Raises InputError also where the prompt has none."""
+    if not prompt.tests:
+        raise unusable(prompt, "it has no tests")
+    return examine(answer, prompt.tests, prefix=prompt.code_prefix, every=every)
 
 
 def examine(

@@ -41,8 +41,6 @@ def server():
 def say(*frames):
     number = server()._request
     write(b"".join(framed([number, *frame]) for frame in frames))
-def after(number, *frame):
-    write(framed([server()._request + number, *frame]))
 """
 
 
