@@ -126,12 +126,12 @@ def stubs(prefix: str) -> dict[str, set[str] | None]:
     function with None."""
     tree = _parsed(_completed(prefix))
     body = tree.body if tree else []
-    nodes = [node for node in body if isinstance(node, _Definition) and _is_stub(node)]
-    return {node.name: _methods(node) if isinstance(node, ast.ClassDef) else None for node in nodes}
-
-
-def _methods(node: ast.ClassDef) -> set[str]:
-    return {inner.name for inner in node.body if isinstance(inner, _Definition)}
+    found: dict[str, set[str] | None] = {}
+    for node in body:
+        if isinstance(node, _Definition) and _is_stub(node):
+            methods = {one.name for one in node.body if isinstance(one, _Definition)}
+            found[node.name] = methods if isinstance(node, ast.ClassDef) else None
+    return found
 
 
 def support(prefix: str) -> str:

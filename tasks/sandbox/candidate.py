@@ -36,7 +36,7 @@ def serve(payload: dict[str, Any], pipe: Pipe) -> None:
         pipe.send([number, "raise", [type(error).__name__], _text(error), [], {}, 0])
         return
     while True:
-        server.do(*pipe.receive())
+        server.do(pipe.receive())
 
 
 class _Server:
@@ -54,16 +54,9 @@ class _Server:
     def named(self, value: Any) -> Any:
         return self._handed(value) if isinstance(value, type) else self._encode(value)
 
-    def do(
-        self,
-        number: int,
-        _: str,
-        operation: str,
-        target: Any,
-        arguments: list[Any],
-        named: dict[str, Any],
-    ) -> None:
+    def do(self, request: list[Any]) -> None:
         """Serve one request."""
+        number, _, operation, target, arguments, named = request
         outer, self._request = self._request, number
         answer: list[Any]
         try:
@@ -100,7 +93,7 @@ class _Server:
             while True:
                 frame = self._pipe.receive()
                 if frame[1] == "do":
-                    self.do(*frame)
+                    self.do(frame)
                 elif frame[1] == "value":
                     return self._decode(frame[2])
                 elif frame[1] == "end":

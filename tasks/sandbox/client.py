@@ -198,10 +198,8 @@ class Client:
                         changed = [(place, self._decode(one)) for place, one in changes]
                         changes_of.check(holders, changed)
                     elif kind == "raise":
-                        names, text, given, members, place = rest
-                        error = self._errors.raised(
-                            names, text, given, members, self._number(place), self._decode
-                        )
+                        *described, place = rest
+                        error = self._errors.raised(described, self._number(place), self._decode)
                     elif operation != "next" or rest:
                         raise ValueError("an answer to something else")
                 except Exception as wrong:  # noqa: BLE001  whatever it is, it was made by the answer

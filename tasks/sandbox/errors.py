@@ -75,16 +75,9 @@ class Errors:
         except ValueError:  # one of them is nested too deep
             return [names, str(error), []]
 
-    def raised(
-        self,
-        names: Any,
-        text: Any,
-        arguments: Any,
-        members: Any,
-        number: int,
-        decode: Callable[[Any], Any],
-    ) -> Exception:
+    def raised(self, described: list[Any], number: int, decode: Callable[[Any], Any]) -> Exception:
         """The exception that the answer raised. Raises an Exception for data that describe none."""
+        names, text, arguments, members = described
         named = 0 < len(names) < _MOST_BASES and all(type(name) is str for name in names)
         if type(text) is not str or not named:
             raise ValueError("no exception")
