@@ -44,9 +44,7 @@ class Client:
         unseen: whether a call changed an argument and the tests kept the old value.
     """
 
-    def __init__(
-        self, pipe: Pipe, failed: Callable[[BaseException], None], *, shown: bool = False
-    ) -> None:
+    def __init__(self, pipe: Pipe, failed: Callable[[BaseException], None], *, shown: bool) -> None:
         self._pipe, self._failed, self._shown = pipe, failed, shown
         self._asked = 0
         self._remotes: dict[int, Remote] = {}

@@ -28,8 +28,8 @@ _KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 """Exit codes that no limit gives: its signal is SIGPROF, or Python has no memory left."""
 
 
-class LimitMet(Exception):
-    """The process met its limits, which the message states."""
+class Unanswered(Exception):
+    """The process met its limits, or failed, as the message states."""
 
 
 class ProcessPool:
@@ -44,7 +44,7 @@ class ProcessPool:
         """The answer to a question; both are JSON.
 
         Raises:
-            LimitMet: the question met the limits.
+            Unanswered: the question met the limits, or an exception.
             StageFailed: nothing is known of the answer. No process can be started, or two were
                 killed by somebody else.
         """
@@ -60,14 +60,17 @@ class ProcessPool:
             killed = f"two processes for {self.module} were killed, and not by us"
             raise StageFailed(f"{killed}: is the machine out of memory? Run again.")
         if answer is None:
-            raise LimitMet(
+            raise Unanswered(
                 f"met a limit: {self.cpu_s} CPU seconds, {self.memory_bytes / 2**20:.0f} MiB"
             )
-        if process.asked < _MOST_QUESTIONS:
+        found = json.loads(answer)
+        if process.asked < _MOST_QUESTIONS and "failed" not in found:
             self._idle.append(process)
         else:
             process.end()
-        return json.loads(answer)
+        if "failed" in found:
+            raise Unanswered(f"failed with {found['failed']}")
+        return found["answer"]
 
 
 class _Process:
@@ -133,6 +136,9 @@ def serve(answer: Callable[[Any], Any]) -> None:
     for line in sys.stdin.buffer:
         question = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        reply = answer(question)
+        try:
+            reply = {"answer": answer(question)}
+        except Exception as error:  # noqa: BLE001  of a library, for some crafted text
+            reply = {"failed": f"{type(error).__name__}: {error}"[:500].removesuffix(": ")}
         signal.setitimer(signal.ITIMER_PROF, 0)
         os.write(out, json.dumps(reply).encode() + b"\n")

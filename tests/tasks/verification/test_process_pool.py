@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from schemas.base import StageFailed
-from tasks.verification.process_pool import LimitMet, ProcessPool, serve
+from tasks.verification.process_pool import ProcessPool, Unanswered, serve
 from tests.fakes.process import until
 from tests.processes import descendants, state_of
 
@@ -32,7 +32,7 @@ def answering() -> set[int]:
 def test_a_question_that_meets_the_limit_is_asked_once_more_of_a_fresh_process() -> None:
     quick = pool()
     assert quick.ask(["$1$", "$1$"])["ok"]
-    with pytest.raises(LimitMet, match="met a limit: 1 CPU seconds, 2048 MiB"):
+    with pytest.raises(Unanswered, match="met a limit: 1 CPU seconds, 2048 MiB"):
         quick.ask(["$2$", "$9^{9^{9^{9}}}$"])
     assert quick.ask(["$1$", "$1$"])["ok"]
 
