@@ -40,6 +40,7 @@ from schemas.base import InputError, StageFailed
 from tasks.sandbox.seccomp import filter_program
 
 _INSTALL = "apt-get install bubblewrap libseccomp2"
+_INSIDE_ONLY = "check 'tests' runs code that a model wrote, only inside bubblewrap"
 _LIBRARIES = ["/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64"]
 _LIBRARIES += ["/etc/ld.so.cache"]
 _GRACE_S = 1.0  # from the end of a container's first process to that of bwrap
@@ -77,10 +78,7 @@ def require_sandbox() -> str:
     """The path of bwrap, checked with a guest that started inside it. Raises InputError, which says
     what is missing and how to get it."""
     if sys.platform != "linux":
-        raise InputError(
-            "check 'tests' runs code that a model wrote, only inside bubblewrap, which needs"
-            f" Linux; this is {sys.platform}."
-        )
+        raise InputError(f"{_INSIDE_ONLY}, which needs Linux; this is {sys.platform}.")
     bwrap = _find_bwrap()
     try:
         with guest("probe", {}, Limits(), []) as probe:
@@ -88,10 +86,10 @@ def require_sandbox() -> str:
                 raise SandboxFailed(f"exit status {status}")
     except SandboxFailed as error:
         raise InputError(
-            f"check 'tests' runs code that a model wrote, only inside bubblewrap, and {bwrap}"
-            f" cannot start Python here: {error}. An ordinary user needs user namespaces (Ubuntu"
-            " 24.04: sysctl kernel.apparmor_restrict_unprivileged_userns=0), root in a container"
-            " the capability SYS_ADMIN."
+            f"{_INSIDE_ONLY}, and {bwrap} cannot start Python here: {error}. An ordinary user needs"
+            " user namespaces (Ubuntu 24.04: sysctl"
+            " kernel.apparmor_restrict_unprivileged_userns=0), root in a container the capability"
+            " SYS_ADMIN."
         ) from error
     return bwrap
 
@@ -108,8 +106,7 @@ def _find_bwrap() -> str:
     # RuntimeError: installed from source, for a platform that has no wheel
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            "check 'tests' runs code that a model wrote, only inside bubblewrap, and there is no"
-            f" bwrap here ({error}): {_INSTALL}."
+            f"{_INSIDE_ONLY}, and there is no bwrap here ({error}): {_INSTALL}."
         ) from error
 
 

@@ -243,13 +243,12 @@ def _needed(tests: str, support: str) -> dict[str, bool]:
     """The names that tests use and neither they, nor the prefix, nor Python define, and whether
     they use them outside of functions."""
     top = symtable.symtable(tests, "<tests>", "exec")
-    support_table = symtable.symtable(support, "<prefix>", "exec")
-    symbols = [symbol for table in _tables(top) for symbol in table.get_symbols()]
+    prefix = symtable.symtable(support, "<prefix>", "exec")
     own, inside = set(), set()
-    for symbol in [*top.get_symbols(), *support_table.get_symbols()]:
+    for symbol in [*top.get_symbols(), *prefix.get_symbols()]:
         if symbol.is_assigned() or symbol.is_imported():
             own.add(symbol.get_name())
-    for symbol in symbols:
+    for symbol in (symbol for table in _tables(top) for symbol in table.get_symbols()):
         if symbol.is_declared_global() and symbol.is_assigned():
             own.add(symbol.get_name())
         if symbol.is_referenced() and symbol.is_global():
