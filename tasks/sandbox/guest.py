@@ -31,6 +31,7 @@ from tasks.sandbox.reading import Reading
 from tasks.sandbox.wire import Pipe
 
 _LONGEST = 2000  # characters of a detail
+_IMPORT = ast.Import | ast.ImportFrom
 
 
 def main(role: str, given: int, *pipes: int) -> None:
@@ -139,6 +140,8 @@ def _examine(report: _Report, payload: dict[str, Any]) -> None:
         exec(compile(support, "<prefix>", "exec"), namespace)
         reading = Reading(payload["tests"], support, assembly.stubs(payload["prefix"]))
         tree = ast.parse(payload["tests"])
+        imports = ast.Module([one for one in tree.body if isinstance(one, _IMPORT)], [])
+        exec(compile(imports, "<tests>", "exec"), namespace)
         if payload["every"]:
             report.say(cases=assembly.divide(tree, "<case>"))
             namespace["<case>"] = report.case

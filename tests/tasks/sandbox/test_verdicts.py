@@ -117,6 +117,7 @@ def test_what_cannot_be_examined_is_not_verifiable_and_has_not_passed(method, te
     [
         ("assert f( == 1", "", "SyntaxError"),
         ("assert f() == '\ud800'", "", "UnicodeEncodeError"),
+        ("import numpy as np\nassert np.isclose(f(), 1)", "", "No module named 'numpy'"),
         ("assert f() == 1", "import numpy\ndef f():\n", "No module named 'numpy'"),
     ],
 )
