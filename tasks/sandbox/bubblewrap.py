@@ -132,7 +132,9 @@ def guest(
     warden = _warden()
     mine, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     told = {name: value for name, value in asdict(limits).items() if name != "wall_s"}
-    job = json.dumps({"role": role, "user": _stranger(), "limits": told}).encode()
+    # a guest of root becomes one of these; another keeps its host's id
+    user = random.SystemRandom().choice(_strangers()) if _is_root() else None
+    job = json.dumps({"role": role, "user": user, "limits": told}).encode()
     with mine:
         with keepers, _in_memory(json.dumps(payload).encode()) as given:
             warden.ask(job, [keepers.fileno(), *(one.fileno() for one in (given, *pipes))])
@@ -329,11 +331,6 @@ def _mounts() -> tuple[str, ...]:
 
 def _is_root() -> bool:
     return os.geteuid() == 0
-
-
-def _stranger() -> int | None:
-    """The user id of a guest of root; None: the guest keeps its host's."""
-    return random.SystemRandom().choice(_strangers()) if _is_root() else None
 
 
 @cache
