@@ -31,7 +31,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
 
 
 CHECK = Check(
-    version=5,
+    version=6,
     agrees=agrees,
     needs={"choices"},
     at_once=True,

@@ -37,7 +37,7 @@ from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome, unusable
 from tasks.verification.copied import is_copied
 from tasks.verification.numbers import as_number, parse_number, says_two
-from tasks.verification.process_pool import LimitMet, ProcessPool, serve
+from tasks.verification.process_pool import ProcessPool, Unanswered, serve
 from tasks.verification.text import MINUS, normalise_answer, unstyled, with_powers
 
 _LONGEST = 2000  # characters; no honest formula is longer
@@ -68,7 +68,7 @@ def agrees(prompt: Prompt, answer: str) -> Outcome:
         return Outcome(True)
     try:
         result = _POOL.ask([as_latex(reference), as_latex(answer)])
-    except LimitMet as error:
+    except Unanswered as error:
         return Outcome(False, f"comparing {answer!r} with {reference!r} {error}")
     if not result["reference"]:
         problem = f"its answer {reference!r} is no mathematics that math-verify reads"

@@ -15,16 +15,16 @@ not verifiable and does not pass (docs/security.md).
 
 from schemas.examples import Prompt
 from tasks.contract.check import Check, Outcome
-from tasks.verification.unit_tests import examined
+from tasks.sandbox.examination import examine_answer
 
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
     """Whether the answer's code passes. Raises InputError: the prompt has no tests, or there is no
     sandbox on this machine."""
-    found = examined(prompt, answer, every=False)
+    found = examine_answer(prompt, answer)
     return Outcome(found.ok, found.detail)
 
 
 CHECK = Check(
-    version=4, agrees=agrees, slow=True, by_reference=False, needs={"tests"}, takes={"code_prefix"}
+    version=5, agrees=agrees, slow=True, by_reference=False, needs={"tests"}, takes={"code_prefix"}
 )

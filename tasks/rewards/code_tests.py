@@ -21,7 +21,7 @@ from infra.cores import usable_cores
 from schemas.examples import Prompt, parse_trace
 from tasks.contract.reward import Judged, Resources, Response, Reward, RewardConfig
 from tasks.sandbox.bubblewrap import SandboxFailed, require_sandbox
-from tasks.verification.unit_tests import examined
+from tasks.sandbox.examination import examine_answer
 
 
 class Config(RewardConfig):
@@ -59,7 +59,7 @@ def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged
     if trace is None:
         return 0.0
     try:
-        found = examined(prompt, trace.answer, every=True)
+        found = examine_answer(prompt, trace.answer, every=True)
     except SandboxFailed as error:
         return Judged(None, {"sandbox": str(error)})
     if found.ok:
@@ -70,4 +70,4 @@ def _score(config: Config, prompt: Prompt, response: Response) -> float | Judged
     return Judged(config.partial_credit * part, detail)
 
 
-REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)
+REWARD = Reward(version=2, config=Config, score=score, prepare=prepare)

@@ -18,20 +18,18 @@ They are no rows of a data set that measures the router
 import itertools
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from schemas.examples import Domain
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _HEAD, _TAIL = 600, 200
 """Characters of a long prompt that are read: what is asked stands at its beginning or at its
 end."""
+
+_AT_A_TIME = 1000
 
 _SHAPES = (
     (re.compile(r"\\[a-zA-Z]+"), r" \g<0> latexmark "),
@@ -40,13 +38,13 @@ _SHAPES = (
 _WORDS = r"(?u)\\?\b\w+\b|[^\w\s]"
 
 
-def probabilities(prompts: Sequence[str]) -> "NDArray[np.float64]":
-    """(prompts, domains), the domains in the order of `schemas.examples.Domain`; each row adds up
-    to 1."""
-    features, model = _trained()
-    found = model.predict_proba(features.transform(prompts))
-    order = [list(model.classes_).index(domain.value) for domain in Domain]
-    return found[:, order]
+def probabilities(prompts: Sequence[str]) -> Iterator[list[float]]:
+    """The probability of each of `schemas.examples.Domain`, in its order, for each prompt."""
+    for start in range(0, len(prompts), _AT_A_TIME):
+        features, model = _trained()
+        found = model.predict_proba(features.transform(prompts[start : start + _AT_A_TIME]))
+        order = [list(model.classes_).index(domain.value) for domain in Domain]
+        yield from found[:, order].tolist()
 
 
 @cache

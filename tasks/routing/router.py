@@ -32,8 +32,6 @@ VERSION = 1
 UNSURE = 0.5
 """A teacher, where there is one, is asked when the classifier's best domain is less probable."""
 
-_AT_A_TIME = 1000
-
 
 @dataclass(frozen=True)
 class Route:
@@ -63,8 +61,15 @@ def route(prompts: Sequence[str], ask: Ask | None = None) -> list[Route]:
         ask: a teacher, asked about prompts that the classifier is unsure of; where it has no
             answer, the classifier's stays.
     """
-    starts = range(0, len(prompts), _AT_A_TIME)
-    routes = [one for start in starts for one in _routed(prompts[start : start + _AT_A_TIME])]
+    ruled = [rule(prompt) for prompt in prompts]
+    rows = probabilities([one for one, domain in zip(prompts, ruled, strict=True) if not domain])
+    routes = []
+    for prompt, domain in zip(prompts, ruled, strict=True):
+        if domain:
+            routes.append(Route(domain, difficulty(prompt), "rule", 1.0))
+        else:
+            likeliest, said = max(zip(Domain, next(rows), strict=True), key=itemgetter(1))
+            routes.append(Route(likeliest, difficulty(prompt), "classifier", said))
     unsure = [place for place, one in enumerate(routes) if one.probability < UNSURE]
     if ask is not None and unsure:
         for place, domain in zip(unsure, ask([prompts[place] for place in unsure]), strict=True):
@@ -78,26 +83,12 @@ def dependencies() -> dict[str, str | int]:
     return {"routing": VERSION, "package.scikit-learn": importlib.metadata.version("scikit-learn")}
 
 
-def _routed(prompts: Sequence[str]) -> list[Route]:
-    ruled = [rule(prompt) for prompt in prompts]
-    open_ = [prompt for prompt, domain in zip(prompts, ruled, strict=True) if domain is None]
-    rows = iter(probabilities(open_)) if open_ else iter(())
-    routes = []
-    for prompt, domain in zip(prompts, ruled, strict=True):
-        if domain is not None:
-            routes.append(Route(domain, difficulty(prompt), "rule", 1.0))
-            continue
-        likeliest, said = max(zip(Domain, next(rows).tolist(), strict=True), key=itemgetter(1))
-        routes.append(Route(likeliest, difficulty(prompt), "classifier", said))
-    return routes
-
-
 _CODE = re.compile(
     r"```"
-    r"|^[ \t]*(?:async )?def \w+\(.*\).*:[ \t]*$"
+    r"|^[ \t]*(?:async )?def \w+\([^)\n]*\).*:[ \t]*$"
     r"|^[ \t]*class \w+(?:\(.*\))?:[ \t]*$"
     r"|^#include\s*[<\"]"
-    r"|^(?:from [\w.]+ import [\w, *]+|import [\w.]+(?: as \w+)?)[ \t]*$"
+    r"|^(?:from [\w.]+ import [\w, *]++|import [\w.]+(?: as \w+)?)[ \t]*$"
     r"|^[ \t]*(?:public|private|protected) (?:static )?\w+(?:<\w+>)? \w+\(",
     re.MULTILINE,
 )

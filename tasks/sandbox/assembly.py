@@ -10,6 +10,9 @@ from collections.abc import Iterator
 _FENCE = re.compile(
     r"^[ \t]*(```+|~~~+)[^\n]*\n(.*?)(?:^[ \t]*\1[^\n]*$|\Z)", re.MULTILINE | re.DOTALL
 )
+_OUTERMOST = re.compile(r"^([ \t]*)(```+|~~~+)[^\n]*\n(.*)^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
+"""A block with fences of its own in it, as in a docstring."""
+_FUTURE = re.compile(r"^from __future__ import [^\n]*\n?", re.MULTILINE)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -19,9 +22,9 @@ def program(answer: str, prefix: str, names: list[str]) -> str:
 
     It tries a block, without its common indentation, as a whole program after the prefix and the
     blocks before it; as text that continues the prefix (HumanEval's body of a function), also when
-    the first line has lost its indentation; and indented as a whole. A reading fits when it defines
-    the prefix's stubs, or one of `names`. When none fits, it returns the first reading: running
-    that shows what is wrong.
+    the first line has lost its indentation; and indented as a whole. Then it tries all from the
+    first fence to the last. A reading fits when it defines the prefix's stubs, or one of `names`.
+    When none fits, it returns the first reading: running that shows what is wrong.
     """
     blocks = [match[2] for match in _FENCE.finditer(answer)] or [answer]
     wanted = set(stubs(prefix))
@@ -34,16 +37,21 @@ def program(answer: str, prefix: str, names: list[str]) -> str:
 
     for index in reversed(range(len(blocks))):
         if fits(whole := _whole(blocks[index], prefix)):
-            together = _whole("\n".join(map(textwrap.dedent, blocks[: index + 1])), prefix)
+            together = _whole("\n".join(map(_dedented, blocks[: index + 1])), prefix)
             return together if fits(together) else whole
         for reading in _continued(blocks[index], prefix):
             if fits(reading):
                 return reading
+    outermost = _OUTERMOST.search(answer)
+    if outermost and fits(whole := _whole(outermost[3], prefix)):
+        return whole
     return _whole(blocks[-1], prefix)
 
 
 def _whole(block: str, prefix: str) -> str:
-    return f"{_completed(prefix)}\n\n{textwrap.dedent(block)}"
+    block = _dedented(block)
+    first = "".join(_FUTURE.findall(block))  # Python wants these before the prefix
+    return f"{first}{_completed(prefix)}\n\n{_FUTURE.sub('', block)}"
 
 
 def _continued(block: str, prefix: str) -> Iterator[str]:
@@ -52,15 +60,21 @@ def _continued(block: str, prefix: str) -> Iterator[str]:
         for start in dict.fromkeys((prefix.rstrip(" "), f"{prefix.rstrip()}\n")):
             yield start + block
             yield f"{start}    {block.lstrip()}"
-            for body in (block, _margin(block) + block.lstrip()):
-                yield start + textwrap.indent(textwrap.dedent(body), "    ")
+            margin = _margin(block.splitlines()[1:])  # that of a first line which lost its own
+            for body in (block, margin + block.lstrip()):
+                yield start + textwrap.indent(_dedented(body), "    ")
 
 
-def _margin(block: str) -> str:
-    """The least indentation of the lines after the first: that of a first line which lost its
-    own."""
-    rest = [line for line in block.splitlines()[1:] if line.strip()]
-    return min((line[: -len(line.lstrip())] for line in rest), key=len, default="")
+def _margin(lines: list[str]) -> str:
+    """The least indentation of lines."""
+    indented = [line[: -len(line.lstrip())] for line in lines if line.strip()]
+    return min(indented, key=len, default="")
+
+
+def _dedented(block: str) -> str:
+    """The block without its lines' common indentation. Lines of white space alone stay: they may be
+    part of a text in the code."""
+    return re.sub(f"^{_margin(block.splitlines())}", "", block, flags=re.MULTILINE)
 
 
 def _completed(prefix: str) -> str:
@@ -112,12 +126,12 @@ def stubs(prefix: str) -> dict[str, set[str] | None]:
     function with None."""
     tree = _parsed(_completed(prefix))
     body = tree.body if tree else []
-    nodes = [node for node in body if isinstance(node, _Definition) and _is_stub(node)]
-    return {node.name: _methods(node) if isinstance(node, ast.ClassDef) else None for node in nodes}
-
-
-def _methods(node: ast.ClassDef) -> set[str]:
-    return {inner.name for inner in node.body if isinstance(inner, _Definition)}
+    found: dict[str, set[str] | None] = {}
+    for node in body:
+        if isinstance(node, _Definition) and _is_stub(node):
+            methods = {one.name for one in node.body if isinstance(one, _Definition)}
+            found[node.name] = methods if isinstance(node, ast.ClassDef) else None
+    return found
 
 
 def support(prefix: str) -> str:

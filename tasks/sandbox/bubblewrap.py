@@ -40,6 +40,7 @@ from schemas.base import InputError, StageFailed
 from tasks.sandbox.seccomp import filter_program
 
 _INSTALL = "apt-get install bubblewrap libseccomp2"
+_INSIDE_ONLY = "check 'tests' runs code that a model wrote, only inside bubblewrap"
 _LIBRARIES = ["/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64"]
 _LIBRARIES += ["/etc/ld.so.cache"]
 _GRACE_S = 1.0  # from the end of a container's first process to that of bwrap
@@ -77,25 +78,18 @@ def require_sandbox() -> str:
     """The path of bwrap, checked with a guest that started inside it. Raises InputError, which says
     what is missing and how to get it."""
     if sys.platform != "linux":
-        raise InputError(
-            "check 'tests' runs code that a model wrote, only inside bubblewrap, which needs"
-            f" Linux; this is {sys.platform}."
-        )
+        raise InputError(f"{_INSIDE_ONLY}, which needs Linux; this is {sys.platform}.")
     bwrap = _find_bwrap()
     try:
-        warden = _Warden(bwrap)
-        try:
-            with guest("probe", {}, Limits(), [], warden) as probe:
-                if (status := probe.status(_PATIENCE_S)) != 0:
-                    raise SandboxFailed(f"exit status {status}")
-        finally:
-            warden.close()
+        with guest("probe", {}, Limits(), []) as probe:
+            if (status := probe.status(_PATIENCE_S)) != 0:
+                raise SandboxFailed(f"exit status {status}")
     except SandboxFailed as error:
         raise InputError(
-            f"check 'tests' runs code that a model wrote, only inside bubblewrap, and {bwrap}"
-            f" cannot start Python here: {error}. An ordinary user needs user namespaces (Ubuntu"
-            " 24.04: sysctl kernel.apparmor_restrict_unprivileged_userns=0), root in a container"
-            " the capability SYS_ADMIN."
+            f"{_INSIDE_ONLY}, and {bwrap} cannot start Python here: {error}. An ordinary user needs"
+            " user namespaces (Ubuntu 24.04: sysctl"
+            " kernel.apparmor_restrict_unprivileged_userns=0), root in a container the capability"
+            " SYS_ADMIN."
         ) from error
     return bwrap
 
@@ -112,8 +106,7 @@ def _find_bwrap() -> str:
     # RuntimeError: installed from source, for a platform that has no wheel
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            "check 'tests' runs code that a model wrote, only inside bubblewrap, and there is no"
-            f" bwrap here ({error}): {_INSTALL}."
+            f"{_INSIDE_ONLY}, and there is no bwrap here ({error}): {_INSTALL}."
         ) from error
 
 
@@ -123,24 +116,25 @@ def guest(
     payload: Mapping[str, Any],
     limits: Limits,
     pipes: Sequence[IO[bytes]],
-    warden: "_Warden | None" = None,
 ) -> Iterator["Guest"]:
-    """A guest in its sandbox, gone when the block ends.
+    """A guest in its sandbox, gone when the block ends. Where none can start, `require_sandbox`
+    says why.
 
     Args:
         payload: the guest's input.
         pipes: ends of pipes: one to read from, one to write to, and the examiner's for its verdict.
             Whatever it prints is lost.
-        warden: by default this process's.
 
     Raises:
-        InputError: there is no sandbox on this machine.
+        InputError: there is no bubblewrap on this machine.
         SandboxFailed: it could not be started.
     """
-    warden = warden or _warden(require_sandbox())
+    warden = _warden()
     mine, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     told = {name: value for name, value in asdict(limits).items() if name != "wall_s"}
-    job = json.dumps({"role": role, "user": _stranger(), "limits": told}).encode()
+    # a guest of root becomes one of these; another keeps its host's id
+    user = random.SystemRandom().choice(_strangers()) if _is_root() else None
+    job = json.dumps({"role": role, "user": user, "limits": told}).encode()
     with mine:
         with keepers, _in_memory(json.dumps(payload).encode()) as given:
             warden.ask(job, [keepers.fileno(), *(one.fileno() for one in (given, *pipes))])
@@ -149,7 +143,8 @@ def guest(
             yield one
         finally:
             if not one.end():
-                warden.close()
+                with _starting:
+                    warden.close()
 
 
 class Guest:
@@ -195,11 +190,11 @@ def readable(file: int, seconds: float) -> bool:
 class _Warden:
     """A container with the process that forks guests."""
 
-    def __init__(self, bwrap: str) -> None:
+    def __init__(self) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._said = os.fdopen(os.memfd_create("bwrap"), "wb+")
         inside = marshal.dumps((_modules(), (theirs.fileno(), filter_program())))
-        container = [bwrap, *(_AS_ROOT if _is_root() else _AS_USER), *_MODE, *_mounts()]
+        container = [_find_bwrap(), *(_AS_ROOT if _is_root() else _AS_USER), *_MODE, *_mounts()]
         with theirs, _in_memory(inside) as given:
             self._process = subprocess.Popen(
                 [*container, "--", *_PYTHON, "-c", _LOADER, str(given.fileno())],
@@ -239,8 +234,10 @@ class _Warden:
             return ""
 
     def close(self) -> None:
-        """End it and all its guests. A process that was forked from its owner only closes its own
-        ends."""
+        """End it and all its guests, if that has not been done. A process that was forked from its
+        owner only closes its own ends."""
+        if self._said.closed:
+            return
         with self._said, self._ours:
             if self.owner == os.getpid():
                 # whoever else was forked from us and holds it
@@ -253,13 +250,13 @@ _wardens: list[_Warden] = []
 _starting = threading.Lock()
 
 
-def _warden(bwrap: str) -> _Warden:
+def _warden() -> _Warden:
     """This process's warden, started at its first use and again after its end."""
     with _starting:
         if _wardens and not _wardens[0].lives():
             _wardens.pop().close()
         if not _wardens:
-            _wardens.append(_Warden(bwrap))
+            _wardens.append(_Warden())
         return _wardens[0]
 
 
@@ -334,11 +331,6 @@ def _mounts() -> tuple[str, ...]:
 
 def _is_root() -> bool:
     return os.geteuid() == 0
-
-
-def _stranger() -> int | None:
-    """The user id of a guest of root; None: the guest keeps its host's."""
-    return random.SystemRandom().choice(_strangers()) if _is_root() else None
 
 
 @cache

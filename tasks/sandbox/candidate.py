@@ -36,7 +36,7 @@ def serve(payload: dict[str, Any], pipe: Pipe) -> None:
         pipe.send([number, "raise", [type(error).__name__], _text(error), [], {}, 0])
         return
     while True:
-        server.do(*pipe.receive())
+        server.do(pipe.receive())
 
 
 class _Server:
@@ -54,16 +54,9 @@ class _Server:
     def named(self, value: Any) -> Any:
         return self._handed(value) if isinstance(value, type) else self._encode(value)
 
-    def do(
-        self,
-        number: int,
-        _: str,
-        operation: str,
-        target: Any,
-        arguments: list[Any],
-        named: dict[str, Any],
-    ) -> None:
+    def do(self, request: list[Any]) -> None:
         """Serve one request."""
+        number, _, operation, target, arguments, named = request
         outer, self._request = self._request, number
         answer: list[Any]
         try:
@@ -100,7 +93,7 @@ class _Server:
             while True:
                 frame = self._pipe.receive()
                 if frame[1] == "do":
-                    self.do(*frame)
+                    self.do(frame)
                 elif frame[1] == "value":
                     return self._decode(frame[2])
                 elif frame[1] == "end":
@@ -140,7 +133,13 @@ class _Server:
 
     def _changed(self, place: int | str, before: Any, item: Any) -> list[Any] | None:
         after = self._encode(item)
-        return [place, after] if after != before and item != self._decode(before) else None
+        if after == before:
+            return None
+        try:
+            same = item == self._decode(before)  # a set may have crossed in another order
+        except Exception:  # noqa: BLE001  of an object of the answer that compares with its like
+            same = False
+        return None if same else [place, after]
 
     def _raised(self, error: BaseException) -> list[Any]:
         """An exception and the plain data that it holds."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from tasks.sandbox import arguments as changes_of
 from tasks.sandbox import plain
 from tasks.sandbox.errors import Errors, origin
-from tasks.sandbox.proxies import ENDED, ErrorClass, Remote, decides
+from tasks.sandbox.proxies import ENDED, ErrorClass, Remote
 from tasks.sandbox.reading import Reading
 from tasks.sandbox.wire import Pipe
 
@@ -44,9 +44,7 @@ class Client:
         unseen: whether a call changed an argument and the tests kept the old value.
     """
 
-    def __init__(
-        self, pipe: Pipe, failed: Callable[[BaseException], None], *, shown: bool = False
-    ) -> None:
+    def __init__(self, pipe: Pipe, failed: Callable[[BaseException], None], *, shown: bool) -> None:
         self._pipe, self._failed, self._shown = pipe, failed, shown
         self._asked = 0
         self._remotes: dict[int, Remote] = {}
@@ -123,7 +121,7 @@ class Client:
         if target in self._closed:
             self.refuse(f"they use .{name} of a name that they neither define nor import nor call")
         value = self.ask("getattr", target, name)
-        if callable(value) and decides(name) and name not in self._reading.methods:
+        if callable(value) and name in plain.NAMES and name not in self._reading.methods:
             self.refuse(f"they call .{name} of an object of the answer, which plain data has, too")
         return value
 
@@ -169,8 +167,8 @@ class Client:
         swallowed = self.plain("exit", bool, target, error)
         if error is None or not swallowed or isinstance(error, AssertionError):
             return False
-        files, line = origin(error)
-        if files != ["<tests>"] or line not in self._reading.harmless:
+        trace = origin(error)
+        if [file for file, _ in trace] != ["<tests>"] or trace[0][1] not in self._reading.harmless:
             swallows = "a context manager of the answer swallows an exception"
             self.refuse(f"{swallows} that is no doing of the tests")
         return True
@@ -198,10 +196,8 @@ class Client:
                         changed = [(place, self._decode(one)) for place, one in changes]
                         changes_of.check(holders, changed)
                     elif kind == "raise":
-                        names, text, given, members, place = rest
-                        error = self._errors.raised(
-                            names, text, given, members, self._number(place), self._decode
-                        )
+                        *described, place = rest
+                        error = self._errors.raised(described, self._number(place), self._decode)
                     elif operation != "next" or rest:
                         raise ValueError("an answer to something else")
                 except Exception as wrong:  # noqa: BLE001  whatever it is, it was made by the answer
@@ -258,7 +254,7 @@ class Client:
             given = self._handed(value) if operation == "iter" else self._encode(value)
             answer = [number, "value", given]
         except Exception as error:  # noqa: BLE001  whatever it is, it is the answer to a question
-            if isinstance(error, AssertionError) and origin(error)[0][-1] != _HERE:
+            if isinstance(error, AssertionError) and origin(error)[-1][0] != _HERE:
                 self._failed(error)
             ended = operation == "next" and isinstance(error, StopIteration)
             described = [] if ended else self._errors.described(error, self._encode)

@@ -9,6 +9,7 @@ in the tests, or is no Exception (SystemExit), becomes `AnswerError`.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from traceback import walk_tb
 from typing import Any
 
 from tasks.sandbox import plain
@@ -74,16 +75,9 @@ class Errors:
         except ValueError:  # one of them is nested too deep
             return [names, str(error), []]
 
-    def raised(
-        self,
-        names: Any,
-        text: Any,
-        arguments: Any,
-        members: Any,
-        number: int,
-        decode: Callable[[Any], Any],
-    ) -> Exception:
+    def raised(self, described: list[Any], number: int, decode: Callable[[Any], Any]) -> Exception:
         """The exception that the answer raised. Raises an Exception for data that describe none."""
+        names, text, arguments, members = described
         named = 0 < len(names) < _MOST_BASES and all(type(name) is str for name in names)
         if type(text) is not str or not named:
             raise ValueError("no exception")
@@ -136,11 +130,6 @@ def _told(kind: type[Exception], arguments: list[Any], text: str) -> Exception:
     return error
 
 
-def origin(error: BaseException) -> tuple[list[str], int]:
-    """The files of the code that an exception came through, the outermost first, and the line of
-    the innermost."""
-    trace, files, line = error.__traceback__, [], 0
-    while trace:
-        files.append(trace.tb_frame.f_code.co_filename)
-        line, trace = trace.tb_lineno, trace.tb_next
-    return files, line
+def origin(error: BaseException) -> list[tuple[str, int]]:
+    """The files and lines of the code that an exception came through, the outermost first."""
+    return [(one.f_code.co_filename, line) for one, line in walk_tb(error.__traceback__)]

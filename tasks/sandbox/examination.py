@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Any
 
-from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable
-from tasks.sandbox.client import GONE
+from schemas.examples import Prompt
+from tasks.contract.check import unusable
+from tasks.sandbox.bubblewrap import Guest, Limits, SandboxFailed, guest, readable, require_sandbox
 
 _LONGEST_VERDICT = 1024 * 1024  # bytes
 
@@ -42,6 +43,13 @@ class Examined:
     verifiable: bool = True
 
 
+def examine_answer(prompt: Prompt, answer: str, *, every: bool = False) -> Examined:
+    """`examine` with a prompt's tests. Raises InputError also where the prompt has none."""
+    if not prompt.tests:
+        raise unusable(prompt, "it has no tests")
+    return examine(answer, prompt.tests, prefix=prompt.code_prefix, every=every)
+
+
 def examine(
     answer: str, tests: str, *, prefix: str = "", limits: Limits = Limits(), every: bool = False
 ) -> Examined:
@@ -61,6 +69,7 @@ def examine(
         InputError: bubblewrap is missing or does not work here.
         SandboxFailed: the sandbox itself failed, twice.
     """
+    require_sandbox()
     run = partial(_examine, answer, tests, prefix, limits, every)
     examined, unseen = _surely(partial(run, shown=False))
     if unseen and (examined.ok or examined.passed):
@@ -112,7 +121,7 @@ def _examine(
             candidate.status(0)
             # one that is gone: its keeper knows why
             examiner.status(0 if detail else deadline - time.monotonic())
-        if GONE in detail:
+        if verdict.get("gone"):
             detail += f" ({_end(candidate, limits)})"
     if not verdict["ok"] and not detail:
         detail = f"no verdict: a limit was met ({limits.wall_s:g} s, {limits.cpu_s} CPU seconds)"

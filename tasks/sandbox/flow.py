@@ -50,6 +50,10 @@ class Flow:
                     targets = [(node.target, node.value)]
                 case ast.withitem(optional_vars=ast.expr() as entered):
                     targets = [(entered, node.context_expr)]
+                case ast.Import() | ast.ImportFrom():
+                    for one in node.names:
+                        imported = one.asname or one.name.partition(".")[0]
+                        bound.setdefault(imported, []).append((ast.Constant(None), True))
                 case ast.Call(func=ast.Attribute() as func) if func.attr in _FILLING:
                     targets = [(func.value, one) for one in node.args]  # `results.append(f(x))`
             for target, value in targets:
@@ -101,6 +105,20 @@ class Flow:
                     reached |= new
                     left += new
         return reached
+
+    def free(self, given: Iterable[str] = ()) -> set[str]:
+        """Names without data of the answer: builtins, modules, and variables made of constants and
+        such names. Those that are `given` to the answer are none."""
+        free, before = set(_BUILTINS), -1
+        while len(free) > before:
+            before = len(free)
+            found = {
+                name
+                for name, sources in self._bound.items()
+                if all(value and loads(value) <= free for value, _ in sources)
+            }
+            free |= found - set(given)
+        return free
 
     def unshared(self, name: str) -> bool:
         """Whether no other variable of the tests shares data with this one."""

@@ -16,6 +16,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -23,13 +24,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from tasks.sandbox import assembly, candidate
-from tasks.sandbox.client import Client, Stopped, shortened
-from tasks.sandbox.errors import AnswerError
+from tasks.sandbox.client import GONE, Client, Stopped, shortened
+from tasks.sandbox.errors import AnswerError, origin
 from tasks.sandbox.plain import BARE
 from tasks.sandbox.reading import Reading
 from tasks.sandbox.wire import Pipe
 
 _LONGEST = 2000  # characters of a detail
+_IMPORT = ast.Import | ast.ImportFrom
 
 
 def main(role: str, given: int, *pipes: int) -> None:
@@ -113,6 +115,7 @@ class _Report:
         ok = finished and not failed and client.used > 0
         text = detail.encode(errors="replace").decode()[:_LONGEST] or "the tests failed"
         told = {"verifiable": client.verifiable, "unseen": client.unseen}
+        told["gone"] = client.stopped == GONE
         self.say(ok=ok, **told, detail="" if ok else text)
 
 
@@ -133,15 +136,20 @@ def _examine(report: _Report, payload: dict[str, Any]) -> None:
     sys.modules["tests"] = module
     namespace = module.__dict__
     support, client = assembly.support(payload["prefix"]), report.client
-    exec(compile(support, "<prefix>", "exec"), namespace)
-    reading = Reading(payload["tests"], support, assembly.stubs(payload["prefix"]))
-    tree = ast.parse(payload["tests"])
-    if payload["every"]:
-        report.say(cases=assembly.divide(tree, "<case>"))
-        namespace["<case>"] = report.case
-    assembly.watch(tree, "<assert>")
-    namespace["<assert>"] = report.asserted
-    compiled = compile(tree, "<tests>", "exec")
+    try:
+        exec(compile(support, "<prefix>", "exec"), namespace)
+        reading = Reading(payload["tests"], support, assembly.stubs(payload["prefix"]))
+        tree = ast.parse(payload["tests"])
+        imports = ast.Module([one for one in tree.body if isinstance(one, _IMPORT)], [])
+        exec(compile(imports, "<tests>", "exec"), namespace)
+        if payload["every"]:
+            report.say(cases=assembly.divide(tree, "<case>"))
+            namespace["<case>"] = report.case
+        assembly.watch(tree, "<assert>")
+        namespace["<assert>"] = report.asserted
+        compiled = compile(tree, "<tests>", "exec")
+    except Exception as error:  # noqa: BLE001  whatever it is, no answer has a part in it
+        client.refuse(f"tests or prefix cannot be used here: {type(error).__name__}: {error}")
     found = client.names(reading)
     namespace.update(reading.resolved)
     namespace.update(found)
@@ -184,15 +192,12 @@ def _explained(error: BaseException, tests: str, client: Client) -> str:
     ours = isinstance(error, AnswerError | Stopped)
     if ours and not client.last:
         return str(error)
-    trace, line = error.__traceback__, 0
-    while trace:
-        if trace.tb_frame.f_code.co_filename == "<tests>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
+    line = next((line for file, line in reversed(origin(error)) if file == "<tests>"), 0)
     text = str(error) if ours else f"{type(error).__name__}: {error}".removesuffix(": ")
     last = f"; the last call, {client.last}" if client.last and line else ""
     return f"{_at(tests, line) if line else ''}{text}{last}"
 
 
 def _at(tests: str, line: int) -> str:
-    return f"line {line} of the tests, {shortened(repr(tests.splitlines()[line - 1].strip()))}: "
+    lines = re.split("\r\n?|\n", tests)  # as Python counts them: splitlines knows more ends
+    return f"line {line} of the tests, {shortened(repr(lines[line - 1].strip()))}: "

@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from tasks.sandbox.plain import NAMES
-
 _MOST_ITEMS = 10_000
 _ALWAYS = ("__class__", "__mro_entries__", "__name__", "__qualname__", "__doc__")
 ENDED = object()
@@ -196,8 +194,3 @@ class ErrorClass(type):
         except cls as error:  # type: ignore[misc]
             return error
         return cls._client.broken("a constructor of an exception gave a value")
-
-
-def decides(name: str) -> bool:
-    """Whether plain data have an attribute of this name, too."""
-    return name in NAMES

@@ -60,6 +60,7 @@ class Reading:
         self._calls = calls_by_name(self._nodes)
         needed = _needed(tests, support)
         self.asked = needed
+        self.flow = Flow(self._nodes, needed)
         self._makers: dict[str, str] = {}
         makers = {}
         for node in self._nodes:
@@ -76,6 +77,7 @@ class Reading:
         }
         self.asked = {name: used for name, used in needed.items() if name not in self.resolved}
         self.asked |= {name: False for name in stubs if name not in needed}
+        self.flow = Flow(self._nodes, self.asked)
         self.classes = {name for name in self._classes & self.asked.keys() if name not in stubs}
         self.classes |= {name for name, methods in stubs.items() if methods is not None}
         methods = [{*self._made_of.get(one, ()), *(stubs.get(one) or ())} for one in self.classes]
@@ -96,10 +98,9 @@ class Reading:
     def _is_module(self, name: str) -> bool:
         """Whether a name is a module of the standard library of which tests use attributes
         alone."""
-        uses = sum(isinstance(node, ast.Name) and node.id == name for node in self._nodes)
-        owners = [node.value for node in self._nodes if isinstance(node, ast.Attribute)]
-        of_it = sum(isinstance(one, ast.Name) and one.id == name for one in owners)
-        return name in sys.stdlib_module_names and uses == of_it
+        named = {one for one in self._nodes if isinstance(one, ast.Name) and one.id == name}
+        owners = {node.value for node in self._nodes if isinstance(node, ast.Attribute)}
+        return name in sys.stdlib_module_names and named <= owners
 
     def _tools(self, names: Iterable[str], stubbed: bool) -> dict[str, Any]:
         """Names of the standard library that tests use beside the answer's: `isclose(f(2), 4)`.
@@ -116,7 +117,7 @@ class Reading:
         }
         if stubbed or not known:
             return known
-        free = self._free(())
+        free = self.flow.free()
         subjects: set[str] = set()
         for node in self._nodes:
             if isinstance(node, _DECORATED):
@@ -176,86 +177,63 @@ class Reading:
                 return called if called in self.asked else self._makers.get(called, "")
         return ""
 
-    def _free(self, given: Iterable[str]) -> set[str]:
-        """Names without data of the answer: builtins, and variables made of constants and such
-        names."""
-        bindings: dict[str, list[ast.AST | None]] = {}
-        for node in self._nodes:
-            if isinstance(node, ast.Assign | ast.For | ast.comprehension):
-                value = node.value if isinstance(node, ast.Assign) else node.iter
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    for name in stores(target):
-                        bindings.setdefault(name, []).append(value)
-            elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.withitem | ast.NamedExpr):
-                bindings |= {name: [None] for name in stores(node)}
-            elif isinstance(node, ast.arg):
-                bindings[node.arg] = [None]
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                names = [one.asname or one.name.partition(".")[0] for one in node.names]
-                bindings |= {name: [ast.Constant(None)] for name in names}
-        free, before = set(_BUILTINS), -1
-        while len(free) > before:
-            before = len(free)
-            found = {
-                name
-                for name, values in bindings.items()
-                if all(value and loads(value) <= free for value in values)
-            }
-            free |= found - set(given)
-        return free
-
-    @cached_property
-    def flow(self) -> Flow:
-        return Flow(self._nodes, self.asked)
-
     @cached_property
     def changeable(self) -> set[str]:
         """Variables passed to the answer whose every use compares them with the tests' own data."""
-        calls: dict[ast.AST, set[str]] = {call: _given(call) for call in self._answering()}
-        given = {name for names in calls.values() for name in names}
-        free = self._free(given)
-        shown: dict[str, int] = dict.fromkeys(given, 0)
+        shown: Counter[str] = Counter()
         for node in self._nodes:
-            if isinstance(node, ast.Expr | ast.Assign) and node.value in calls:
-                _count(shown, calls[node.value])
+            if isinstance(node, ast.Expr | ast.Assign):
+                shown.update(self._answering.get(node.value, ()))
             elif isinstance(node, ast.Assert):
                 for test in conjuncts(node.test):
                     match test:
                         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
                             for one, other in ((left, right), (right, left)):
                                 whole = other.value if isinstance(other, ast.Subscript) else other
-                                if loads(whole) <= free:
-                                    _count(shown, calls.get(one) or _shows(one))
+                                if loads(whole) <= self._free:
+                                    shown.update(self._answering.get(one) or _shows(one))
                 if node.msg:
                     told = [one for one in ast.walk(node.msg) if isinstance(one, ast.Name)]
-                    _count(shown, [one.id for one in told])
+                    shown.update(one.id for one in told)
         used = Counter(names_in(self._nodes, ast.Load))
-        return {name for name in shown if shown[name] == used[name] and self.flow.unshared(name)}
+        seen = {name for name in self._given if shown[name] == used[name]}
+        return {name for name in seen if self.flow.unshared(name)}
 
-    def _answering(self) -> Iterator[ast.Call]:
-        """Calls that may reach the answer: of its names, of parameters (`candidate`), of methods of
-        variables."""
+    @cached_property
+    def _answering(self) -> dict[ast.AST, set[str]]:
+        """Calls that may reach the answer (of its names, of parameters (`candidate`), of methods of
+        variables), with the variables that are their arguments."""
         parameters = {node.arg for node in self._nodes if isinstance(node, ast.arg)}
         aliases = [node for node in self._nodes if isinstance(node, ast.alias)]
-        imported = {one.asname or one.name.partition(".")[0] for one in aliases}
+        others = {one.asname or one.name.partition(".")[0] for one in aliases}
+        others |= self.resolved.keys() | _BUILTINS
+        found: dict[ast.AST, set[str]] = {}
         for node in self._nodes:
             if isinstance(node, ast.Call):
+                method = isinstance(node.func, ast.Attribute)
                 called = node.func.value if isinstance(node.func, ast.Attribute) else node.func
                 name = called.id if isinstance(called, ast.Name) else self._made(called)
-                if isinstance(node.func, ast.Attribute):
-                    if name and name not in imported | self.resolved.keys() | _BUILTINS:
-                        yield node
-                elif name in self.asked or name in parameters:
-                    yield node
+                if (name and name not in others) if method else name in {*self.asked, *parameters}:
+                    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+                    found[node] = {one.id for one in given if isinstance(one, ast.Name)}
+        return found
+
+    @cached_property
+    def _given(self) -> set[str]:
+        """Variables that such calls are passed."""
+        return {name for names in self._answering.values() for name in names}
+
+    @cached_property
+    def _free(self) -> set[str]:
+        return self.flow.free(self._given)
 
     @cached_property
     def harmless(self) -> set[int]:
         """Lines of `with` blocks that raise by themselves, whatever the answer returns."""
-        free = self._free({name for call in self._answering() for name in _given(call)})
         lines: set[int] = set()
         blocks = [node.body for node in self._nodes if isinstance(node, ast.With)]
         for node in (one for body in blocks for one in body):
-            known = free | self.classes if isinstance(node, ast.Raise) else free
+            known = self._free | self.classes if isinstance(node, ast.Raise) else self._free
             if isinstance(node, ast.Raise | ast.Expr | ast.Assign) and loads(node) <= known:
                 lines |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
         return lines
@@ -265,13 +243,12 @@ def _needed(tests: str, support: str) -> dict[str, bool]:
     """The names that tests use and neither they, nor the prefix, nor Python define, and whether
     they use them outside of functions."""
     top = symtable.symtable(tests, "<tests>", "exec")
-    support_table = symtable.symtable(support, "<prefix>", "exec")
-    symbols = [symbol for table in _tables(top) for symbol in table.get_symbols()]
+    prefix = symtable.symtable(support, "<prefix>", "exec")
     own, inside = set(), set()
-    for symbol in [*top.get_symbols(), *support_table.get_symbols()]:
+    for symbol in [*top.get_symbols(), *prefix.get_symbols()]:
         if symbol.is_assigned() or symbol.is_imported():
             own.add(symbol.get_name())
-    for symbol in symbols:
+    for symbol in (symbol for table in _tables(top) for symbol in table.get_symbols()):
         if symbol.is_declared_global() and symbol.is_assigned():
             own.add(symbol.get_name())
         if symbol.is_referenced() and symbol.is_global():
@@ -303,12 +280,6 @@ def _camel(name: str) -> bool:
     return re.fullmatch(r"[A-Z][A-Za-z0-9]*", name) is not None
 
 
-def _given(call: ast.Call) -> set[str]:
-    """The variables that are arguments of a call."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return {one.id for one in given if isinstance(one, ast.Name)}
-
-
 def _shows(node: ast.expr) -> list[str]:
     """The variable whose items an expression shows: `nums`, `nums[:k]`, `sorted(nums[:k])`."""
     match node:
@@ -319,9 +290,3 @@ def _shows(node: ast.expr) -> list[str]:
         case ast.Call(func=ast.Name(id=called), args=[value]) if called in _SEEN_BY:
             return _shows(value)
     return []
-
-
-def _count(shown: dict[str, int], names: Iterable[str]) -> None:
-    for name in names:
-        if name in shown:
-            shown[name] += 1

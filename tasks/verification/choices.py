@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from string import ascii_uppercase
+from unicodedata import combining
 
 from schemas.examples import Constraint, Prompt
 from tasks.verification.text import normalise_answer
@@ -93,15 +94,17 @@ def _goes_on(rest: str, letter: str, choices: Sequence[str]) -> bool:
     """Whether another letter is chosen as well by what follows a chosen letter, or its text:
     `and C`, `C and D`, `C. Rome`."""
     others = set(letters(choices)) - {letter}
-    if again := _AGAIN.match(rest):
-        return (again[1] or again[2] or again[3]).upper() in others
-    if _LIST.fullmatch(rest):
-        return not others.isdisjoint(re.findall(r"\b[A-Z]\b", rest))
-    named = _LETTER.match(rest.lstrip(" .;"))
-    if named is None or named[1] not in others:
-        return False
-    begun, behind = _of_text(named.string[named.end() :], choices)
-    return named[1] in begun and (not behind.strip(" .") or _goes_on(behind, letter, choices))
+    while True:
+        if again := _AGAIN.match(rest):
+            return (again[1] or again[2] or again[3]).upper() in others
+        if _LIST.fullmatch(rest):
+            return not others.isdisjoint(re.findall(r"\b[A-Z]\b", rest))
+        named = _LETTER.match(rest.lstrip(" .;"))
+        if named is None or named[1] not in others:
+            return False
+        begun, rest = _of_text(named.string[named.end() :], choices)
+        if named[1] not in begun or not rest.strip(" ."):
+            return named[1] in begun
 
 
 def _without_phrase(text: str) -> str:
@@ -123,17 +126,23 @@ def _with_text(answer: str, plain: str, choices: Sequence[str]) -> str:
 def _of_text(text: str, choices: Sequence[str]) -> tuple[str, str]:
     """The letters of the choices with which a text begins (the longest of them, compared exactly
     where that separates them), and what follows."""
-    folded = _folded(text)
     named = dict(zip(letters(choices), choices, strict=True))
+    folded = {name: _folded(one) for name, one in named.items()}
+    beginning = _folded(text[: 4 * max(map(len, folded.values()), default=0)])
     begun = {
-        name: len(choice)
-        for name, one in named.items()
-        if (choice := _folded(one)) and re.match(rf"{re.escape(choice)}(?!\w)", folded)
+        name: len(one)
+        for name, one in folded.items()
+        if one and re.match(rf"{re.escape(one)}(?!\w)", beginning)
     }
     most = max(begun.values(), default=0)
     longest = [name for name, length in begun.items() if length == most]
     written = [name for name in longest if text.startswith(_unwrapped(named[name]))]
-    return "".join(written or longest), text[most:]
+    cut = most  # unless folding changed the length: of ß, or an accent of its own
+    while len(_folded(text[:cut])) > most:
+        cut -= 1
+    while cut < len(text) and (len(_folded(text[:cut])) < most or combining(text[cut])):
+        cut += 1
+    return "".join(written or longest), text[cut:]
 
 
 def _unwrapped(text: str) -> str:

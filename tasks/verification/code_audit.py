@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from schemas.examples import Prompt
 from tasks.sandbox.assembly import program, support
-from tasks.verification.process_pool import LimitMet, ProcessPool, serve
+from tasks.verification.process_pool import ProcessPool, Unanswered, serve
 
 FLOOR = 4
 _SHARE = 0.25
@@ -103,7 +103,7 @@ def audit(prompt: Prompt, answer: str) -> Audit:
 def _audit(*texts: str) -> Audit:
     try:
         found = _POOL.ask(texts)
-    except LimitMet as error:
+    except Unanswered as error:
         return Audit(0, 0, (f"cannot be read: it {error}",))
     return Audit(found["nodes"], found["least"], tuple(found["found"]))
 

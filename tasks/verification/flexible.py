@@ -41,10 +41,13 @@ _TAGS = {channels: re.compile("|".join(map(re.escape, tags_of(channels)))) for c
 
 
 _NUMBER = re.compile(
+    r"(?:\^\s?\{?|√\s?|\\sqrt\s?(?P<root>\{)?)?"
     r"(?:(?<!\d)-)?[$€£¥₹]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))"
-    r"(?:[eE][-+]?\d{1,3}|\s?[x×*·]\s?10\^\{?[-+]?\d{1,3}\}?|(?: \d+)?/\d+)?"
-    r"(?: ?\\?%| (?:hundred|thousand|million|billion|trillion)s?\b)?"
+    r"(?:[eE][-+]?\d{1,3}|\s?[x×*·]\s?10\^\{?[-+]?\d{1,3}\}?|(?: \d+)?/\d+"
+    r"|(?:\s?\^\s?\{?|\*\*)[-+]?\d{1,3}\}?)?"
+    r"(?: ?\\?%| (?:hundred|thousand|million|billion|trillion)s?\b| ?(?:π|\\?pi\b))?(?(root)\}?)"
 )
+"""A number with the signs beside it that make it another: a part of 10^3, √16 or 2π is none."""
 _CUT = re.compile(r"(?<![\w.,/])[\w.,/]+\Z")
 _CODE = re.compile(r"\b(?:def|class|import|lambda|return|yield)\b|=|```")
 """Keywords of a text that defines or returns something."""

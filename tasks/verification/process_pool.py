@@ -9,22 +9,27 @@ limit, perhaps because of what it has gathered, a fresh one gets the question ag
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from schemas.base import StageFailed
+from tasks.sandbox.bubblewrap import readable
+
 _MOST_QUESTIONS = 500  # of one process: libraries gather caches
 # wall-clock seconds for each CPU second, and to start: a busy machine must not decide what is right
 _PATIENCE = 20
+_KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
+"""Exit codes that no limit gives: its signal is SIGPROF, or Python has no memory left."""
 
 
-class LimitMet(Exception):
-    """The process met its limits, which the message states."""
+class Unanswered(Exception):
+    """The process met its limits, or failed, as the message states."""
 
 
 class ProcessPool:
@@ -36,56 +41,78 @@ class ProcessPool:
         self._idle: list[_Process] = []
 
     def ask(self, question: Any) -> Any:
-        """The answer to a question; both are JSON. Raises LimitMet."""
+        """The answer to a question; both are JSON.
+
+        Raises:
+            Unanswered: the question met the limits, or an exception.
+            StageFailed: nothing is known of the answer. No process can be started, or two were
+                killed by somebody else.
+        """
         try:
             process = self._idle.pop()  # atomic, as append is
         except IndexError:
             process = _Process(self)
         answer = process.ask(question)
-        if answer is None and process.asked > 1:
+        if answer is None and (process.asked > 1 or process.killed):
             process = _Process(self)
             answer = process.ask(question)
+        if answer is None and process.killed:
+            killed = f"two processes for {self.module} were killed, and not by us"
+            raise StageFailed(f"{killed}: is the machine out of memory? Run again.")
         if answer is None:
-            raise LimitMet(
+            raise Unanswered(
                 f"met a limit: {self.cpu_s} CPU seconds, {self.memory_bytes / 2**20:.0f} MiB"
             )
-        if process.asked < _MOST_QUESTIONS:
+        found = json.loads(answer)
+        if process.asked < _MOST_QUESTIONS and "failed" not in found:
             self._idle.append(process)
         else:
             process.end()
-        return json.loads(answer)
+        if "failed" in found:
+            raise Unanswered(f"failed with {found['failed']}")
+        return found["answer"]
 
 
 class _Process:
     def __init__(self, pool: ProcessPool) -> None:
-        self.asked = 0
-        self.cpu_s = pool.cpu_s
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", pool.module, str(pool.cpu_s), str(pool.memory_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONHASHSEED": "0"},
-            bufsize=0,
-        )
+        self.asked, self.killed = 0, False
+        self.patience_s = _PATIENCE * (pool.cpu_s + 1)
+        with tempfile.TemporaryFile() as said:
+            self.process = subprocess.Popen(
+                # -P: the working directory may have a file with a library's name
+                [sys.executable, "-P", "-m", pool.module, str(pool.cpu_s), str(pool.memory_bytes)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env={"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONHASHSEED": "0"},
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C is for the asker
+            )
+            if self._line() is None:
+                said.seek(0)
+                why = said.read()[-1000:].decode(errors="replace").strip() or "it did not say why"
+                raise StageFailed(f"the process for {pool.module} does not start here: {why}")
 
     def ask(self, question: Any) -> bytes | None:
         """A line of JSON, or None: it died, or took too long and was killed."""
         assert self.process.stdin
-        assert self.process.stdout
         self.asked += 1
-        deadline, answer = time.monotonic() + _PATIENCE * (self.cpu_s + 1), b""
         with contextlib.suppress(BrokenPipeError):  # it has died: the next read says so
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
-        while not answer.endswith(b"\n"):
-            left = max(0, deadline - time.monotonic())
-            ready, _, _ = select.select([self.process.stdout], [], [], left)
-            part = os.read(self.process.stdout.fileno(), 2**16) if ready else b""
+        return self._line()
+
+    def _line(self) -> bytes | None:
+        assert self.process.stdout
+        out, deadline, line = self.process.stdout.fileno(), time.monotonic() + self.patience_s, b""
+        while not line.endswith(b"\n"):
+            ready = readable(out, deadline - time.monotonic())
+            part = os.read(out, 2**16) if ready else b""
             if not part:
+                self.killed = ready and self.process.wait() in _KILLED
                 self.end()
                 return None
-            answer += part
-        return answer
+            line += part
+        return line
 
     def end(self) -> None:
         self.process.kill()
@@ -102,11 +129,16 @@ def serve(answer: Callable[[Any], Any]) -> None:
 
     cpu_s, memory_bytes = map(int, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    out = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no answer
+    out, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # what a library prints is no answer
+        os.dup2(nothing, stream)
+    os.write(out, b"ready\n")
     for line in sys.stdin.buffer:
         question = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        reply = answer(question)
+        try:
+            reply = {"answer": answer(question)}
+        except Exception as error:  # noqa: BLE001  of a library, for some crafted text
+            reply = {"failed": f"{type(error).__name__}: {error}"[:500].removesuffix(": ")}
         signal.setitimer(signal.ITIMER_PROF, 0)
         os.write(out, json.dumps(reply).encode() + b"\n")

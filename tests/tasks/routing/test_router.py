@@ -21,6 +21,7 @@ from tasks.routing.classifier import training_prompts
 from tasks.routing.router import confusion, difficulty, route, rule
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
+from tests.effort import takes_at_most
 from tests.fakes.chat_server import ChatServer
 
 
@@ -51,6 +52,11 @@ def test_rules_are_few_and_hold_for_what_they_are_meant_for():
         ("", None),
     ):
         assert rule(prompt) == domain
+
+
+@pytest.mark.parametrize("text", ["def f(" + "):" * 50_000 + "x", "from x import a" + " " * 50_000])
+def test_an_endless_line_takes_no_time_to_speak_of(text: str) -> None:
+    assert takes_at_most(1, lambda: rule(f"{text}!"), tries=3)
 
 
 def test_a_route_depends_on_its_prompt_alone_and_says_who_chose_it() -> None:

@@ -28,12 +28,17 @@ ANSWERS = {
         "```python\ndef f(x):\n    return g(x) * x\n```"
     ),
     "after a command": f"```bash\npip install numpy\n```\n```python\n{CODE}\n```",
+    "around an example in a fence": (
+        "```python\ndef f(x):\n    '''Square.\n\n    ```python\n    f(3)\n    ```\n    '''\n"
+        "    return x * x\n```"
+    ),
     "in lines of Windows": f"```python\n{CODE}\n```".replace("\n", "\r\n"),
 }
 PREFIX = 'def f(x: int) -> int:\n    """Square."""\n'
 BODIES = (
     "    return x * x", "return x * x", "```python\n    return x * x\n```",
-    f"{PREFIX}    return x * x", CODE, f"import cmath\n{CODE}", "y = x\nreturn y * x",
+    f"{PREFIX}    return x * x", CODE, f"import cmath\n{CODE}",
+    f"'''Doc.'''\nfrom __future__ import annotations\n{CODE}", "y = x\nreturn y * x",
     *(f"if x:\n{step * 2}return x * x\n{step}return 0" for step in ("  ", "\t", "        ")),
     "y = x\n    return y * x", f"```python\n    {INDENTED}\n```",
 )  # fmt: skip
@@ -52,6 +57,12 @@ def test_code_is_found_in_what_models_write_around_it(how: str) -> None:
 
 def test_a_body_goes_on_behind_its_prefix_however_it_is_indented() -> None:
     assert [square_of_three(body, PREFIX) for body in BODIES] == [9] * len(BODIES)
+
+
+def test_a_text_in_the_code_keeps_its_empty_lines() -> None:
+    code = 'def f(x):\n    return """a\n  \n\nb"""'
+    for written in (code, "    " + code.replace("\n", "\n    ")):
+        assert square_of_three(written, "") == "a\n  \n\nb"
 
 
 def test_what_is_no_program_is_returned_as_it_is() -> None:

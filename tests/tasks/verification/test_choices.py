@@ -9,6 +9,7 @@ from tasks.data.conversion import NotAnExample, example_of, prompt_of
 from tasks.data.sources import PromptMapping, Source
 from tasks.verification.choices import as_constraint, asked, chosen
 from tasks.verification.verify import verify
+from tests.effort import takes_at_most
 from tests.tasks.prompts import prompt
 
 CITIES = ("Paris", "Berlin", "Rome", "Paris, France")
@@ -48,6 +49,19 @@ def test_another_choice_two_choices_and_none_are_wrong() -> None:
         outcome = agrees(question(), answer)
         assert not outcome.ok
         assert f"chooses {chooses or 'nothing'}, not B" in outcome.detail
+
+
+def test_a_second_choice_is_seen_behind_a_text_that_folding_makes_longer_or_shorter() -> None:
+    for text in ("Cafe\u0301", "Caf\u00e9", "\u00df\u00df", "\u2026\u2026", "e\u0301" * 9):
+        assert chosen(f"A. {text}, as I know", (text, "Rome")) == "A"
+        for second in (" and B. Rome", ", B)", "; B. Rome"):
+            assert chosen(f"A. {text}{second}", (text, "Rome")) == "", (text, second)
+
+
+def test_endless_choices_are_read_to_their_end() -> None:
+    endless = "B. Berlin. " + "C. Rome. " * 1100
+    assert takes_at_most(1, lambda: chosen(endless, CITIES))
+    assert chosen(endless, CITIES) == ""
 
 
 def test_a_letter_counts_before_a_text_that_is_a_letter() -> None:

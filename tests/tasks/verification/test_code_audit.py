@@ -2,6 +2,7 @@
 evaluation count it."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -89,6 +90,11 @@ def test_honest_code_is_left_alone_and_what_no_solution_needs_is_found() -> None
     flagged = {name: audit(reference, code).problems for name, code in HONEST.items()}
     assert flagged == dict.fromkeys(HONEST, ())
     assert [name for name, code in SUSPICIOUS.items() if not audit(asked(), code).found] == []
+
+
+def test_code_that_the_parser_fails_on_is_said_to_be_that_and_to_meet_no_limit() -> None:
+    (found,) = audit(asked(), "def total(xs):\n    return " + "-" * 20_000 + "1").found
+    assert re.match(r"cannot be read: it failed with (RecursionError|MemoryError)", found), found
 
 
 def test_a_function_of_the_tests_is_theirs_even_where_the_task_says_its_name() -> None:

@@ -56,6 +56,7 @@ WRITTEN = {
         "The answer is $1.5 million in all of it",
     ),
     "-5": ("The answer is –5 since he owes them now.", "#### −5 apples as he owes all of them"),
+    "24": ("It is **12** 24 times over, or **24** in the end",),
     "12": ("The answer is:\n12", "The answer is: \n\n$$12$$", "From 2-12 it takes 10-12"),
 }
 
@@ -72,10 +73,17 @@ def test_a_number_is_read_whole_and_with_its_sign_however_it_is_written() -> Non
         "3": "\\boxed{\\frac{3}{4}}",
         "1": "So \\boxed{1{,}234}.",
         "5": "The answer is –5 as he owes it",
+        "10": "The answer is 10^3.",
+        "-3": "It must be 10^{-3} of it, then.",
+        "2": "So it is 2**10 of them in the end",
+        "16": "The answer is \\sqrt{16} of them",
+        "7": "It is 7π, or about √7",
     }
     assert [
         one for one, text in parts.items() if judge(prompt("numeric", one), text).flexible
     ] == []
+    root = "Hence the answer to all of this must be \\sqrt{16} in the end."
+    assert judge(prompt("math", "4"), root).flexible
     code = "The answer is:\n```python\ndef double(x):\n    return 2 * x\n```"
     assert flexible_answer(prompt("tests", tests=DOUBLE), code) == code
 

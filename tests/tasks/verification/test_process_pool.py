@@ -2,6 +2,7 @@
 die, and a limit costs its own question alone."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.verification.process_pool import LimitMet, ProcessPool
+from schemas.base import StageFailed
+from tasks.verification.process_pool import ProcessPool, Unanswered, serve
 from tests.fakes.process import until
 from tests.processes import descendants, state_of
 
@@ -30,7 +32,7 @@ def answering() -> set[int]:
 def test_a_question_that_meets_the_limit_is_asked_once_more_of_a_fresh_process() -> None:
     quick = pool()
     assert quick.ask(["$1$", "$1$"])["ok"]
-    with pytest.raises(LimitMet, match="met a limit: 1 CPU seconds, 2048 MiB"):
+    with pytest.raises(Unanswered, match="met a limit: 1 CPU seconds, 2048 MiB"):
         quick.ask(["$2$", "$9^{9^{9^{9}}}$"])
     assert quick.ask(["$1$", "$1$"])["ok"]
 
@@ -48,6 +50,32 @@ def test_any_thread_may_ask_and_a_process_that_was_killed_is_replaced() -> None:
     assert answering() - others - {first}
 
 
+def test_a_process_that_cannot_start_is_an_error_and_no_verdict() -> None:
+    nowhere = ProcessPool("tasks.checks.nowhere", cpu_s=1, memory_bytes=2**30)
+    with pytest.raises(StageFailed, match=r"does not start here: .*No module named tasks.checks"):
+        nowhere.ask(["$1$", "$1$"])
+
+
+def test_processes_that_somebody_kills_are_an_error_and_no_verdict() -> None:
+    suicidal = ProcessPool(__name__, cpu_s=1, memory_bytes=2 * 2**30)
+    with pytest.raises(StageFailed, match="were killed, and not by us: is the machine out of"):
+        suicidal.ask(["$1$", "$1$"])
+
+
+def test_neither_a_file_of_a_librarys_name_nor_many_open_files_matter(tmp_path, monkeypatch):
+    (tmp_path / "sympy.py").write_text("raise RuntimeError('no library')")
+    monkeypatch.chdir(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert pool().ask(["$x + 1$", "$1 + x$"])["ok"]
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_process_ends_with_its_asker() -> None:
     script = (
         "from tasks.verification.process_pool import ProcessPool\n"
@@ -60,3 +88,7 @@ def test_a_process_ends_with_its_asker() -> None:
         ((process, _),) = descendants(asker.pid)
         asker.kill()
     until(lambda: state_of(process) not in "SRD")
+
+
+if __name__ == "__main__":
+    serve(lambda _: os.kill(os.getpid(), signal.SIGKILL))
