@@ -124,7 +124,7 @@ def _by_rows(left: jax.Array, right: jax.Array) -> jax.Array:
 
 def product_by_columns(left: jax.Array, right: jax.Array) -> jax.Array:
     """(..., M, K) and (..., M, N) -> (..., K, N), of left's dtype."""
-    if not _is_narrow(left):
+    if platform() != "cpu":
         return left.swapaxes(-1, -2) @ right
     (rows, width), others = left.shape[-2:], right.shape[-1]
     if others * (rows + width) < rows * width:  # turn what is smaller
