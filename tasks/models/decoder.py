@@ -256,8 +256,8 @@ class Gemma(nnx.Module):
         # its layers? XLA for TPUs would copy the layer's cache in the first case, and for CPUs the
         # cache of all layers in the second (docs/performance.md).
         behind = platform() == "tpu" or not step
-        unrolled = _is_unrolled(config)
-        apart = cache is not None and unrolled
+        unrolled = config.num_layers <= UNROLLED_LAYERS
+        apart = cache is not None and _has_own_caches(config)
 
         def layer(carry: Any, own: Any) -> tuple[Any, Any]:
             x, *caches = carry
@@ -309,7 +309,7 @@ class Gemma(nnx.Module):
                 prevent_cse=unrolled,
             )
         with jax.named_scope("layers"):
-            if apart:
+            if apart and (step or unrolled):
                 done = []
                 for number, cached in enumerate(zip(*all_layers, strict=True)):
                     own = jax.tree.map(lambda stack, number=number: stack[number], per_layer)
@@ -319,7 +319,10 @@ class Gemma(nnx.Module):
             else:
                 first: Any = (x,) if behind else (x, *all_layers)
                 (x, *carried), written = jax.lax.scan(layer, first, per_layer, unroll=unrolled)
-                if cache is not None:
+                if apart:
+                    pairs = zip(all_layers, written, strict=True)
+                    all_layers = tuple(_with(own, stack, (0, 0, 0, 0)) for own, stack in pairs)
+                elif cache is not None:
                     at = (0, 0, 0, index, 0)
                     all_layers = _with(all_layers, written, at) if behind else carried
         x = rms_norm(x, self.final_norm.get_value())
@@ -335,15 +338,15 @@ class Gemma(nnx.Module):
 
     def init_cache(self, batch_size: int, length: int) -> Cache:
         """An empty key/value cache for `batch_size` rows of `length` tokens: k and v, each (L, B,
-        K, S, H), or of unrolled layers a tuple of (B, K, S, H), which each reads where it lies;
-        segments (B, S), 0 where there is no token; and index (), the column that is written next:
-        behind the last one the first."""
+        K, S, H), or a tuple of (B, K, S, H), where each layer reads its own where it lies; segments
+        (B, S), 0 where there is no token; and index (), the column that is written next: behind the
+        last one the first."""
         config, dtype = self.config, bits_dtype(self.config.dtype)
         shape, axes = (batch_size, config.num_kv_heads, length, config.head_dim), cache_axes(config)
-        layers, unrolled = config.num_layers, _is_unrolled(config)
+        layers = config.num_layers
 
         def empty() -> Any:
-            if unrolled:
+            if _has_own_caches(config):
                 return tuple(constrained(jnp.zeros(shape, dtype), *axes) for _ in range(layers))
             return constrained(jnp.zeros((layers, *shape), dtype), *axes)
 
@@ -358,11 +361,13 @@ class Gemma(nnx.Module):
 def cache_axes(config: GemmaConfig) -> tuple[str | None, ...]:
     """The axes of the mesh that a cache's keys and values are spread over."""
     by_row = BATCH, TENSOR if divides(TENSOR, config.num_kv_heads) else None
-    return by_row if _is_unrolled(config) else (None, *by_row)
+    return by_row if _has_own_caches(config) else (None, *by_row)
 
 
-def _is_unrolled(config: GemmaConfig) -> bool:
-    return config.num_layers <= UNROLLED_LAYERS
+def _has_own_caches(config: GemmaConfig) -> bool:
+    """Whether each layer has a cache of its own, and a token passes no loop over layers: XLA for
+    the CPU would copy each layer's cache and weights out of their stacks."""
+    return config.num_layers <= UNROLLED_LAYERS or platform() == "cpu"
 
 
 def _with(caches: Any, new: Any, at: tuple[Any, ...]) -> tuple[jax.Array, ...]:

@@ -83,7 +83,9 @@ def test_the_backward_pass_keeps_the_input_of_a_layer_once(remat: Remat, on_cpu:
     assert kept.count((LAYERS, 2, 12, 32)) == 1
 
 
-def test_a_cache_continues_as_the_whole_text_would() -> None:
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_a_cache_continues_as_the_whole_text_would(on_cpu: bool) -> None:
+    """On a CPU by layers with a cache each, elsewhere in a loop over layers."""
     made = model()
 
     @nnx.jit
@@ -94,9 +96,10 @@ def test_a_cache_continues_as_the_whole_text_would() -> None:
         last, _ = made(TOKENS[:, 11:], PLACES[:, 11:], ONES[:, 11:], held)
         return whole, cache["k"], hidden, last
 
-    with jax.set_mesh(make_mesh()):
+    with jax.set_mesh(make_mesh()) if on_cpu else nullcontext():
         whole, keys, hidden, last = both_ways(made)
-    assert keys.dtype == jnp.uint16
+    found = {(one.shape[0], str(one.dtype)) for one in jax.tree.leaves(keys)}
+    assert found == {(2, "uint16") if on_cpu else (LAYERS, "bfloat16")}
     np.testing.assert_allclose(hidden[:, -1], whole[:, 10], atol=0.1)
     np.testing.assert_allclose(last[:, 0], whole[:, 11], atol=0.1)
 
