@@ -151,7 +151,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=13,
+    version=14,
     config=Config,
     by_rules=judge,
     grounded=False,

@@ -208,7 +208,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=12,
+    version=13,
     config=Config,
     by_rules=judge,
     grounded=True,

@@ -74,16 +74,17 @@ def sign_flips(differences: Sequence[float], *, seed: int) -> float:
     0 as the one that was seen, or farther. Of differences of 1 and -1 that is McNemar's exact test.
     With more than 12 it is an estimate by 10,000 choices, (1 + hits) / 10,001: never 0, and without
     hits at most Hoeffding's bound of it, 2 exp(-sum^2 / 2 sum of squares); where the squares sum to
-    more than 200 times the largest one, that of the normal distribution which the sum then has. Of
-    more than 200 different sizes the sum of the smaller ones is drawn as a normal one.
+    more than 200 times the largest one, that of the normal distribution which the sum then has, and
+    of a sum nearer to 0 by the largest one: equal differences leave such gaps between sums. Of more
+    than 200 different sizes the sum of the smaller ones is drawn as a normal one.
     """
     sizes = np.abs([one for one in differences if one != 0])
     if sizes.size == 0:
         return 1.0
     least = abs(math.fsum(differences)) * (1 - 1e-9)  # sums of the same numbers differ in rounding
-    squares = float(sizes @ sizes)
-    if squares > DRAWN * float(sizes.max()) ** 2:
-        return 2 * NormalDist().cdf(-least / math.sqrt(squares))
+    squares, largest = float(sizes @ sizes), float(sizes.max())
+    if squares > DRAWN * largest**2:
+        return 2 * NormalDist().cdf(-max(0.0, least - largest) / math.sqrt(squares))
     if sizes.size <= EXACT:
         choices = np.arange(2**sizes.size)[:, None] >> np.arange(sizes.size) & 1
         return float(np.mean(np.abs((2 * choices - 1) @ sizes) >= least))
