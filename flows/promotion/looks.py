@@ -2,9 +2,9 @@
 prompts would tell more. `flows.promotion.gate_rules` says what rules are."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from flows.runs.effects import Change, Metric, Part, change_between, outcomes
 from flows.runs.wording import change_text, figure, sample_text
@@ -13,9 +13,9 @@ from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from schemas.recipe import GateRule, MustNotLose
 from tasks.contract.kinds import evaluation_of
+from tasks.evaluation.sampled import noise_floors
 from tasks.statistics.intervals import Interval
 from tasks.statistics.means import sign_flips, student_p
-from tasks.statistics.noise_floor import noise_floor
 from tasks.statistics.noninferiority import evidence
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
@@ -193,10 +193,8 @@ def look_at(
 ) -> Look | Finding:
     """Compare both models by a rule; returns a finding at once where nothing can be compared."""
 
-    def judged(items: Sequence[EvalItem]) -> dict[Any, bool]:
-        return outcomes(items, metric, Part(rule.suite, rule.domain))
-
-    if judged(answers.missing):
+    part = Part(rule.suite, rule.domain)
+    if outcomes(answers.missing, metric, part):
         why = (
             f": {opponent} was not asked as the candidate was, on the same prompts; the nightly"
             " flow does that"
@@ -204,7 +202,7 @@ def look_at(
         if opponent == BASE:
             why += f", or a stage of kind {metric.kind} without inputs.policy in the recipe"
         return _finding(rule, metric, "not compared", why)
-    before, after = judged(answers.before), judged(answers.after)
+    before, after = (outcomes(side, metric, part) for side in (answers.before, answers.after))
     shared = [prompt for prompt in before if prompt in after]
     old, new = ({prompt: side[prompt] for prompt in shared} for side in (before, after))
     change = change_between(old, new, seed, quantity=metric.quantity)
@@ -213,8 +211,11 @@ def look_at(
         why = "one value tells nothing of others" if shared else why
         return _finding(rule, metric, "not compared", f": {why}")
     drawn = () if metric.quantity else answers.samples  # which functions do not measure
-    sampled = filter(None, (_runs(samples, judged) for samples in drawn))
-    noise = max((noise_floor(runs).bound for runs in sampled), default=None)
+    floors = [
+        noise_floors(list(filter(part.holds, samples)), {metric.name: metric.outcome})
+        for samples in drawn
+    ]
+    noise = max((floor[metric.name]["bound"] for floor in floors if floor), default=None)
     sign = -1 if _lower_is_better(metric) else 1  # of gains more is better
     gains = [sign * (new[prompt] - old[prompt]) for prompt in shared]
     # p is of the hypothesis that the margin or more was lost; without one, that nothing was won
@@ -293,19 +294,6 @@ def _margin(rule: GateRule) -> float | None:
 
 def _lower_is_better(metric: Metric) -> bool:
     return metric.name in evaluation_of(metric.kind).lower_is_better
-
-
-def _runs(
-    samples: Sequence[EvalItem], judged: Callable[[Sequence[EvalItem]], dict[Any, bool]]
-) -> list[list[bool]]:
-    """Sample number x prompt -> outcome, of the prompts that count in every sample; empty where
-    there are none."""
-    numbered: dict[int | None, list[EvalItem]] = {}
-    for item in samples:
-        numbered.setdefault(item.sample, []).append(item)
-    found = [judged(items) for items in numbered.values()]
-    prompts = [one for one in next(iter(found), ()) if all(one in other for other in found)]
-    return [[one[prompt] for prompt in prompts] for one in found] if prompts else []
 
 
 def _points(fraction: float) -> str:

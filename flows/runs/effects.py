@@ -116,6 +116,10 @@ class Part(NamedTuple):
     def label(self) -> str:
         return ": ".join(name for name in self if name) or "all"
 
+    def holds(self, item: EvalItem) -> bool:
+        """Whether an item belongs to it."""
+        return self.suite in (None, item.suite) and self.domain in (None, item.domain)
+
 
 ALL = Part()
 
@@ -172,11 +176,7 @@ def direction_of(interval: Interval, p: float) -> Direction:
 def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[Any, Any]:
     """A prompt's identity -> outcome (true or false; a number of a metric function), of the items
     of a part that count."""
-    judged = {
-        item.identity: metric.outcome(item)
-        for item in items
-        if part.domain in (None, item.domain) and part.suite in (None, item.suite)
-    }
+    judged = {item.identity: metric.outcome(item) for item in items if part.holds(item)}
     return {prompt: outcome for prompt, outcome in judged.items() if outcome is not None}
 
 

@@ -132,6 +132,11 @@ def test_a_gain_within_the_noise_of_sampling_is_no_win() -> None:
     assert "no more than two runs of one model may differ" in noisy.text
     steady = one(WIN, greedy._replace(samples=[sampled(1.0), sampled(1.0)]))
     assert (steady.outcome, steady.noise) == ("passed", pytest.approx(0.0092, abs=1e-4))
+    others = [it.model_copy(update={"id": f"gsm8k/{it.id}"}) for it in sampled(1.0)]
+    twice = [it for it in sampled(0.5) if it.sample < 2]  # of two evaluations, one drew fewer
+    part = GateSpec(must_win=(GateRule(metric="exact_answer", suite="heldout"),))
+    asked = [*twice, *(it.model_copy(update={"suite": "gsm8k"}) for it in others)]
+    assert one(part, greedy._replace(samples=[asked])).outcome == "failed"
 
 
 def test_a_loss_is_excluded_only_where_the_interval_leaves_it_out() -> None:
