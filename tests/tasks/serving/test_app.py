@@ -208,8 +208,9 @@ def test_where_a_key_is_wanted_nobody_else_is_answered(loaded: LoadedModel) -> N
         assert found.client.get("/v1/models").status_code == 401
         wrong = found.client.get("/v1/models", headers={"Authorization": f"Bearer {KEY}x"})
         assert wrong.json()["error"]["code"] == "invalid_api_key"
-        right = found.client.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"})
-        assert right.status_code == 200
+        for given, status in ((f"Bearer {KEY}", 200), (f"bearer {KEY}", 200), (KEY, 401)):
+            asked = found.client.get("/v1/models", headers={"Authorization": given})
+            assert asked.status_code == status
 
 
 def test_an_engine_that_breaks_ends_the_server_and_says_why(loaded, monkeypatch):
