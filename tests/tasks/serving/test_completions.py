@@ -129,6 +129,7 @@ def test_pieces_joined_are_the_whole(endpoint: Place, kind: str) -> None:
     whole = endpoint.ask(kind, **body)
     events = endpoint.stream(kind, **body, stream_options={"include_usage": True})
     assert events[-1]["usage"] == whole["usage"]
+    assert {event["usage"] for event in events[:-1]} == {None}
     said, finish, told = ["", ""], [None, None], [[], []]  # type: ignore[var-annotated]
     for event in events[:-1]:
         (choice,) = event["choices"]
