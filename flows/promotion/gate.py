@@ -64,10 +64,10 @@ def gate(
         InputError: either run did not succeed or has no trained model, or a rule of the candidate's
             recipe is about nothing it measures.
     """
-    against = champion.run_id if champion else None
+    sides = {"candidate": candidate.run_id, "champion": champion.run_id if champion else None}
     if champion is not None and same_model(candidate, champion):
         why = "nothing new: its model has the same bytes as the champion's"
-        return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
+        return Gate(promote=False, why=why, **sides)
     matches, kinds = meet(store, candidate, champion)
     if not matches:
         name = model_of(candidate).name
@@ -75,7 +75,7 @@ def gate(
             "its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy ="
             f' "{name}", and without shots'
         )
-        return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
+        return Gate(promote=False, why=why, **sides)
     answers = {
         kind: _answers([match for match in matches if match.kind == kind])
         for kind in {*kinds, *(match.kind for match in matches)}
@@ -91,8 +91,7 @@ def gate(
     return Gate(
         promote=promote,
         why=why,
-        candidate=candidate.run_id,
-        champion=against,
+        **sides,
         rules=rules,
         default=candidate.recipe.gate is None,
         findings=tuple(found),

@@ -3,7 +3,7 @@ prompts would tell more. `flows.promotion.gate_rules` says what rules are."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
 from flows.runs.effects import Change, Metric, Part, change_between, outcomes
@@ -101,11 +101,22 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """A rule with the observed change, its uncorrected one-sided p-value, and its level."""
+    """A rule with the observed change.
+
+    Attributes:
+        gain, seen: the difference turned so that more is better: its interval, and the observed
+            one.
+        margin: the loss that is to be excluded; 0 of a must-win rule.
+        p: one-sided, uncorrected.
+        level: the largest p that is allowed.
+    """
 
     rule: GateRule
     metric: Metric
     change: Change
+    gain: Interval
+    seen: float
+    margin: float
     noise: float | None
     p: float
     level: float
@@ -115,47 +126,13 @@ class Look:
         return self.change.after.n
 
     @property
-    def changes(self) -> bool:
-        """Whether any prompt has another outcome now."""
-        return self.change.changed != 0
-
-    @property
-    def margin(self) -> float:
-        return _margin(self.rule) or 0.0
-
-    @property
-    def gain(self) -> Interval:
-        """The interval of the difference, turned so that more is better."""
-        low, high = self.change.interval.low, self.change.interval.high
-        return Interval(-high, -low) if _lower_is_better(self.metric) else Interval(low, high)
-
-    @property
-    def seen(self) -> float:
-        """The difference, turned so that more is better."""
-        return -self.change.delta if _lower_is_better(self.metric) else self.change.delta
-
-    def wins(self, p: float) -> bool:
-        """Whether a must-win rule holds, the noise of sampling aside; `p` is corrected."""
-        return self.gain.low > 0 and p <= self.level and self.n >= LEAST
-
-    @property
-    def excludes(self) -> bool:
-        """Whether the answers exclude a loss of the margin, however many they are."""
-        return self.gain.low > -self.margin and self.p <= self.level
-
-    @property
-    def keeps(self) -> bool:
-        """Whether a must-not-lose rule holds."""
-        return self.excludes and self.n >= LEAST
+    def discordant(self) -> float:
+        """The fraction of prompts that changed."""
+        return (self.change.changed or 0) / self.n
 
     def amount(self, value: float) -> str:
         """A difference in words."""
         return figure(value) if self.metric.quantity else _points(value)
-
-    @property
-    def discordant(self) -> float:
-        """The fraction of prompts that changed."""
-        return (self.change.changed or 0) / self.n
 
     def needed(self, margin: float | None = None) -> int:
         """How many prompts would show the difference at the level or, with a margin, that it was
@@ -180,11 +157,12 @@ class Look:
         shown = _finding(self.rule, self.metric, outcome, f" {text})")
         numbers = {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed}
         change = self.change
-        sides = {
-            "before": _side(change.before.value, change.before.interval),
-            "after": _side(change.after.value, change.after.interval),
-            "difference": _side(change.delta, change.interval),
-        }
+        values = (
+            ("before", change.before.value, change.before.interval),
+            ("after", change.after.value, change.after.interval),
+            ("difference", change.delta, change.interval),
+        )
+        sides = {name: Side(value=value, **asdict(ends)) for name, value, ends in values}
         return shown.model_copy(update=sides | numbers)
 
 
@@ -192,7 +170,6 @@ def look_at(
     rule: GateRule, metric: Metric, answers: Answers, opponent: str, seed: int, level: float
 ) -> Look | Finding:
     """Compare both models by a rule; returns a finding at once where nothing can be compared."""
-
     part = Part(rule.suite, rule.domain)
     if outcomes(answers.missing, metric, part):
         why = (
@@ -218,6 +195,7 @@ def look_at(
     noise = max((floor[metric.name]["bound"] for floor in floors if floor), default=None)
     sign = -1 if _lower_is_better(metric) else 1  # of gains more is better
     gains = [sign * (new[prompt] - old[prompt]) for prompt in shared]
+    gain = Interval(*sorted((sign * change.interval.low, sign * change.interval.high)))
     # p is of the hypothesis that the margin or more was lost; without one, that nothing was won
     margin = _margin(rule) or 0.0
     if metric.quantity:
@@ -225,7 +203,7 @@ def look_at(
         p = p if margin else max(p, sign_flips(gains, seed=seed) / 2)
     else:
         p = evidence(len(gains), gains.count(1), gains.count(-1), margin)
-    return Look(rule, metric, change, noise, p, level)
+    return Look(rule, metric, change, gain, sign * change.delta, margin, noise, p, level)
 
 
 def must_win(look: Look, p: float) -> Finding:
@@ -233,8 +211,8 @@ def must_win(look: Look, p: float) -> Finding:
     if look.gain.high < 0:
         return look.finding("failed", "a loss", p)
     if look.seen <= 0:
-        return look.finding("failed", "no gain" if look.changes else "nothing changed", p)
-    if not look.wins(p):
+        return look.finding("failed", "no gain" if look.change.changed else "nothing changed", p)
+    if look.gain.low <= 0 or p > look.level or look.n < LEAST:
         needed = None
         if look.seen >= SMALLEST and not look.metric.quantity:
             needed = max(LEAST, look.needed())
@@ -249,7 +227,8 @@ def must_win(look: Look, p: float) -> Finding:
 def must_not_lose(look: Look) -> Finding:
     """The finding on a must-not-lose rule."""
     p = look.p
-    if look.keeps:
+    excluded = look.gain.low > -look.margin and p <= look.level
+    if excluded and look.n >= LEAST:
         return look.finding("passed", f"no loss of {look.amount(look.margin)}, p = {p:.2g}", p)
     if look.gain.high < 0 and look.gain.low <= -look.margin and look.n >= LEAST:
         return look.finding("failed", "a loss", p)
@@ -257,7 +236,7 @@ def must_not_lose(look: Look) -> Finding:
     why = f"a loss of {look.amount(look.margin)} is not excluded, p = {p:.2g}{asked}"
     if look.metric.quantity:
         return look.finding("too few prompts", why, p)
-    if look.excludes:
+    if excluded:
         needed = LEAST
     elif look.seen > -look.margin / 2 or look.gain.low > -look.margin:
         needed = look.needed(look.margin)
@@ -298,7 +277,3 @@ def _lower_is_better(metric: Metric) -> bool:
 
 def _points(fraction: float) -> str:
     return f"{100 * fraction:.1f} points"
-
-
-def _side(value: float, interval: Interval) -> Side:
-    return Side(value=value, low=interval.low, high=interval.high)

@@ -8,7 +8,7 @@ rows came into the held-out split, the opponent is evaluated again as the candid
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from flows.promotion.champion import model_of
@@ -123,18 +123,18 @@ def _match(
     theirs: Sequence[StageOutput],
     policy: ArtifactRef | None,
 ) -> Match:
-    match = Match(ours, suites, None)
+    unmatched = Match(ours, suites, None)
     for stage in theirs:
-        if stage.spec.kind == match.kind and _comparable(match, stage):
-            return Match(ours, suites, stage)
+        if stage.spec.kind == unmatched.kind and _comparable(unmatched, stage):
+            return replace(unmatched, theirs=stage)
     assert ours.manifest is not None, "`_evaluations` gives no others"
     spec = _rematch(candidate, ours.name, ours.manifest, policy)
-    if made := store.lookup(spec.kind, spec.key):
-        played = StageRecord(name=spec.stage, kind=spec.kind, status="ran", artifact=made.ref())
-        theirs_now = StageOutput(ours.spec, store, played)
-        if theirs_now.manifest:
-            return Match(ours, suites, theirs_now, spec)
-    return Match(ours, suites, None, spec)
+    made = store.lookup(spec.kind, spec.key)
+    played = StageRecord(
+        name=spec.stage, kind=spec.kind, status="ran", artifact=made and made.ref()
+    )
+    again = StageOutput(ours.spec, store, played)
+    return Match(ours, suites, again if again.manifest else None, spec)
 
 
 def _rematch(

@@ -59,6 +59,8 @@ def export_model(
 
 def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
     """Write the model and the tokenizer files of `transformers`."""
+    from transformers import __version__
+
     from tasks.data.data_files import files_below
     from tasks.data.tokens import Tokenizer
     from tasks.models.hf_directory import TOKENIZER
@@ -70,7 +72,10 @@ def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
     say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
     for path in files:
         shutil.copyfile(path, out / path.name)
-    _say_which_transformers(out / "config.json")
+    # as `save_pretrained` does: without it `transformers` warns of a wrong tokenizer
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    config["transformers_version"] = __version__
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_tokenizer(out, Tokenizer.from_file(source / TOKENIZER))
 
 
@@ -84,13 +89,3 @@ def require_room(out: Path, files: Iterable[Path]) -> int:
             " Choose a place on another disk."
         )
     return size
-
-
-def _say_which_transformers(path: Path) -> None:
-    """Put the proof's version of `transformers` into config.json, as `save_pretrained` does:
-    without one, `transformers` warns of a wrong tokenizer for every model."""
-    from transformers import __version__
-
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["transformers_version"] = __version__
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
