@@ -8,7 +8,8 @@ level of the tests depends on the number of nights before (`flows.promotion.leve
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from itertools import chain
+from typing import Any
 
 from flows.promotion.champion import current, model_of
 from flows.promotion.gate_rules import default_gate, findings
@@ -176,11 +177,12 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
 def _answers(matches: Sequence[Match]) -> Answers:
     """Both models' answers in one kind of evaluation."""
     pairs = [pair for match in matches for pair in match.pairs]
-    sides: tuple[Literal["ours", "theirs"], ...] = ("ours", "theirs")
     return Answers(
         before=[before for before, _ in pairs],
         after=[after for _, after in pairs],
-        samples=[[item for match in matches for item in match.samples_of(side)] for side in sides],
+        samples=[
+            list(chain(*drawn)) for drawn in zip(*(match.samples for match in matches), strict=True)
+        ],
         missing=[item for match in matches if match.theirs is None for item in match.asked],
     )
 

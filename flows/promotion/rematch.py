@@ -9,7 +9,6 @@ rows came into the held-out split, the opponent is evaluated again as the candid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from flows.promotion.champion import model_of
 from flows.runs.results import BASE, RunResults, StageOutput, left_out_text, read_results
@@ -64,10 +63,11 @@ class Match:
         reference."""
         return _pairs(self.theirs.items if self.theirs else (), self.asked)
 
-    def samples_of(self, side: Literal["ours", "theirs"]) -> list[EvalItem]:
-        """One model's sampled answers that count; empty where none were drawn."""
-        stage = self.ours if side == "ours" else self.theirs
-        return [item for item in stage.samples if item.suite in self.suites] if stage else []
+    @property
+    def samples(self) -> list[list[EvalItem]]:
+        """Our and their sampled answers that count; empty where none were drawn."""
+        drawn = (stage.samples if stage else [] for stage in (self.ours, self.theirs))
+        return [[item for item in items if item.suite in self.suites] for items in drawn]
 
 
 def meet(
