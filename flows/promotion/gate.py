@@ -65,7 +65,8 @@ def gate(
         InputError: either run did not succeed or has no trained model, or a rule of the candidate's
             recipe is about nothing it measures.
     """
-    sides = {"candidate": candidate.run_id, "champion": champion.run_id if champion else None}
+    against = champion.run_id if champion else None
+    sides: dict[str, Any] = {"candidate": candidate.run_id, "champion": against}
     if champion is not None and same_model(candidate, champion):
         why = "nothing new: its model has the same bytes as the champion's"
         return Gate(promote=False, why=why, **sides)

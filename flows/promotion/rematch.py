@@ -131,7 +131,7 @@ def _match(
     spec = _rematch(candidate, ours.name, ours.manifest, policy)
     made = store.lookup(spec.kind, spec.key)
     played = StageRecord(
-        name=spec.stage, kind=spec.kind, status="ran", artifact=made and made.ref()
+        name=spec.stage, kind=spec.kind, status="ran", artifact=made.ref() if made else None
     )
     again = StageOutput(ours.spec, store, played)
     return Match(ours, suites, again if again.manifest else None, spec)
