@@ -346,24 +346,14 @@ def drawn(rng: np.random.Generator, n: int) -> dict[str, Answers]:
     return {"reasoning_eval": Answers(*sides[:2]), "safety_eval": Answers(*sides[2:])}
 
 
-def passed(spec: GateSpec, nights: Sequence[dict[str, Answers]]) -> int:
-    return sum(
-        decide(spec, findings(spec, night, "the champion", seed, LEVEL))[0]
-        for seed, night in enumerate(nights)
-    )
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not decide is left out, and the bootstrap is smaller."""
+def test_an_equal_model_wins_in_at_most_one_night_of_forty(monkeypatch) -> None:
+    """Of 600 nights 15 are expected at most, and 30 are four standard deviations more. Without
+    correction it would be about 55. What does not decide is left out, and the bootstrap is
+    smaller."""
     monkeypatch.setattr(intervals, "RESAMPLES", 500)
     for name in ("detectable_effect", "needed_n", "needed_n_noninferiority"):
         monkeypatch.setattr(looks, name, lambda *arguments, **named: 1)
-
-
-def test_an_equal_model_wins_in_at_most_one_night_of_forty(quick: None) -> None:
-    """Of 600 nights 15 are expected at most, and 30 are four standard deviations more. Without
-    correction it would be about 55."""
     rng = np.random.Generator(np.random.Philox(5))
     spec = GateSpec(must_win=tuple(GateRule(metric=metric.name) for metric in METRICS), wins="any")
-    assert passed(spec, [drawn(rng, 120) for _ in range(600)]) < 30
+    found = (findings(spec, drawn(rng, 120), "the champion", seed, LEVEL) for seed in range(600))
+    assert sum(decide(spec, one)[0] for one in found) < 30
