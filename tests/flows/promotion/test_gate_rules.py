@@ -1,7 +1,6 @@
 """The rules of a gate: what holds, what is a bounded loss, and what too few prompts leave open."""
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
