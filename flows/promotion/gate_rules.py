@@ -2,10 +2,10 @@
 
 A rule compares one rate of two models over the prompts that both answered: the paired difference,
 its 95 % interval (`tasks.statistics.intervals`) and a one-sided exact p-value
-(`tasks.statistics.noninferiority`); or the means of a metric function (`tasks.statistics.means`),
-for which no needed number of prompts is known. A rule holds only where the answers show it, over
-LEAST prompts or more. The level of p-values is the night's (`flows.promotion.levels`), 2.5 % at
-most.
+(`tasks.statistics.noninferiority`); or the means of a metric function (`tasks.statistics.means`;
+where all values are 0 or 1, p is that of a rate), for which no needed number of prompts is known. A
+rule holds only where the answers show it, over LEAST prompts or more. The level of p-values is the
+night's (`flows.promotion.levels`), 2.5 % at most.
 
 - *must win*: the interval lies above zero, p is at most the level after Holm's correction over all
   rules of this kind, and where answers were sampled, too, the gain is larger than the difference

@@ -198,7 +198,7 @@ def look_at(
     gain = Interval(*sorted((sign * change.interval.low, sign * change.interval.high)))
     # p is of the hypothesis that the margin or more was lost; without one, that nothing was won
     margin = _margin(rule) or 0.0
-    if metric.quantity:
+    if metric.quantity and not {*old.values(), *new.values()} <= {0, 1}:
         p = student_p(gains, margin)
         p = p if margin else max(p, sign_flips(gains, seed=seed) / 2)
     else:

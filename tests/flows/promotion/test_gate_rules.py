@@ -168,10 +168,10 @@ def test_a_lower_level_asks_for_more_of_every_rule() -> None:
 
 
 def test_a_metric_function_is_held_to_the_level_too() -> None:
-    """Of a hundred values fifty rise by 1: Student's t is 9.95, p = 6e-17, and the signs of fifty
+    """Of a hundred values fifty rise by 2: Student's t is 9.95, p = 6e-17, and the signs of fifty
     equal changes are all the same with at most exp(-25) = 1.4e-11 (Hoeffding)."""
     before = [item(n, False, measured={"brevity": 0.0}) for n in range(100)]
-    after = [item(n, False, measured={"brevity": n % 2.0}) for n in range(100)]
+    after = [item(n, False, measured={"brevity": n % 2 * 2.0}) for n in range(100)]
     rules = GateSpec(must_win=(GateRule(metric="brevity"),))
     of = Answers(before, after)
     assert one(rules, of, level=1e-6).outcome == "passed"
@@ -180,6 +180,16 @@ def test_a_metric_function_is_held_to_the_level_too() -> None:
     lost = Answers(after, before)
     assert one(guard, lost).outcome != "passed"
     assert one(guard, of, level=1e-12).outcome == "passed"
+
+
+def test_a_metric_function_of_zeros_and_ones_is_tested_as_a_rate() -> None:
+    """Of a hundred one is lost, where five would be too many: 0.95^100 + 100 x 0.05 x 0.95^99 =
+    0.037. Student's t is 4, p = 6e-5."""
+    before = [item(n, False, measured={"polite": 1.0}) for n in range(100)]
+    after = [before[0].model_copy(update={"measured": {"polite": 0.0}}), *before[1:]]
+    guard = GateSpec(must_not_lose=(MustNotLose(metric="polite", margin=0.05),))
+    found = one(guard, Answers(before, after))
+    assert (found.outcome, found.p) == ("too few prompts", pytest.approx(0.037, abs=1e-3))
 
 
 def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
