@@ -95,4 +95,5 @@ def test_the_hub_is_told_no_rate_of_another_model(tmp_path, stage, asked):
     told = [(one.task_name, one.dataset_name) for one in results]
     assert list(dict.fromkeys(told)) == [(title, f"heldout, {n} prompts") for title, n in asked]
     assert len({(one.task_name, one.metric_type) for one in results}) == len(results)
+    assert ("safe_rate" in {one.metric_type for one in results}) == (stage == "grpo")
     assert card.text.count(f"By domain, {stage}") == len(asked)
