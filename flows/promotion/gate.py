@@ -89,6 +89,7 @@ def gate(
         look = digest([rules.model_dump(mode="json"), [match.digests for match in matches]])
         night = night_of(None if first else store, candidate.recipe.name, candidate.run_id, look)
         found = findings(rules, answers, opponent, candidate.recipe.seed, night.level)
+        night = night if {one.outcome for one in found} != {"not compared"} else None
     promote, why = decide(rules, found)
     return Gate(
         promote=promote,
