@@ -163,26 +163,24 @@ def _results(evaluations: Iterable[Evaluation]) -> "Iterator[EvalResult]":
     counts. The hub keeps one name and one number of prompts for each dataset and its config."""
     from huggingface_hub import EvalResult
 
-    asked = set[tuple[str, str]]()
+    asked: dict[tuple[str, str], Mapping[str, Any]] = {}
     for one in evaluations:
-        described = evaluation_of(one.kind)
-        suites = one.metrics.get("suites", {})
-        for suite in [suite for suite in suites if (one.kind, suite) not in asked]:
-            asked.add((one.kind, suite))
-            metrics = suites[suite]
-            for name in described.card:
-                if metrics.get(name) is not None:
-                    spread = _rate(metrics, name).partition(" ")[2]
-                    yield EvalResult(
-                        task_type="text-generation",
-                        task_name=described.title,
-                        dataset_type=suite,
-                        dataset_config=one.kind,
-                        dataset_name=f"{suite}, {metrics['n']} prompts",
-                        metric_type=name,
-                        metric_name=f"{name.replace('_', ' ')}, %, 95% interval {spread}",
-                        metric_value=round(100 * metrics[name], 1),
-                    )
+        for suite, metrics in one.metrics.get("suites", {}).items():
+            asked.setdefault((one.kind, suite), metrics)
+    for (kind, suite), metrics in asked.items():
+        for name in evaluation_of(kind).card:
+            if metrics.get(name) is not None:
+                spread = _rate(metrics, name).partition(" ")[2]
+                yield EvalResult(
+                    task_type="text-generation",
+                    task_name=evaluation_of(kind).title,
+                    dataset_type=suite,
+                    dataset_config=kind,
+                    dataset_name=f"{suite}, {metrics['n']} prompts",
+                    metric_type=name,
+                    metric_name=f"{name.replace('_', ' ')}, %, 95% interval {spread}",
+                    metric_value=round(100 * metrics[name], 1),
+                )
 
 
 def _introduction(card: Card) -> str:

@@ -203,9 +203,8 @@ def holm(p: Mapping[Key, float | None]) -> dict[Key, float]:
     corrections find more, but need a kind of independence.
     """
     adjusted, largest = dict.fromkeys(p, 1.0), 0.0
-    looks = sorted((value, place) for place, value in enumerate(p.values()) if value is not None)
-    keys = list(p)
-    for rank, (value, place) in enumerate(looks):
-        largest = max(largest, min(1.0, (len(looks) - rank) * value))
-        adjusted[keys[place]] = largest
+    looks = {key: value for key, value in p.items() if value is not None}
+    for rank, key in enumerate(sorted(looks, key=looks.__getitem__)):
+        largest = max(largest, min(1.0, (len(looks) - rank) * looks[key]))
+        adjusted[key] = largest
     return adjusted
