@@ -203,6 +203,7 @@ def _card(results: RunResults, stage: str, line: list[Model], asked: list[StageO
         recipe=recipe_toml(record.recipe),
         versions={name: version for name, version in packages.items() if version},
         channels=format_taught(item for output in asked for item in output.items),
+        model=stage,
     )
 
 

@@ -8,7 +8,8 @@ level of the tests depends on the number of nights before (`flows.promotion.leve
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from itertools import chain
+from typing import Any
 
 from flows.promotion.champion import current, model_of
 from flows.promotion.gate_rules import default_gate, findings
@@ -65,9 +66,10 @@ def gate(
             recipe is about nothing it measures.
     """
     against = champion.run_id if champion else None
+    sides: dict[str, Any] = {"candidate": candidate.run_id, "champion": against}
     if champion is not None and same_model(candidate, champion):
         why = "nothing new: its model has the same bytes as the champion's"
-        return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
+        return Gate(promote=False, why=why, **sides)
     matches, kinds = meet(store, candidate, champion)
     if not matches:
         name = model_of(candidate).name
@@ -75,7 +77,7 @@ def gate(
             "its model was not evaluated; add a stage of kind reasoning_eval with inputs.policy ="
             f' "{name}", and without shots'
         )
-        return Gate(promote=False, why=why, candidate=candidate.run_id, champion=against)
+        return Gate(promote=False, why=why, **sides)
     answers = {
         kind: _answers([match for match in matches if match.kind == kind])
         for kind in {*kinds, *(match.kind for match in matches)}
@@ -87,12 +89,12 @@ def gate(
         look = digest([rules.model_dump(mode="json"), [match.digests for match in matches]])
         night = night_of(None if first else store, candidate.recipe.name, candidate.run_id, look)
         found = findings(rules, answers, opponent, candidate.recipe.seed, night.level)
+        night = night if {one.outcome for one in found} != {"not compared"} else None
     promote, why = decide(rules, found)
     return Gate(
         promote=promote,
         why=why,
-        candidate=candidate.run_id,
-        champion=against,
+        **sides,
         rules=rules,
         default=candidate.recipe.gate is None,
         findings=tuple(found),
@@ -177,11 +179,12 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
 def _answers(matches: Sequence[Match]) -> Answers:
     """Both models' answers in one kind of evaluation."""
     pairs = [pair for match in matches for pair in match.pairs]
-    sides: tuple[Literal["ours", "theirs"], ...] = ("ours", "theirs")
     return Answers(
         before=[before for before, _ in pairs],
         after=[after for _, after in pairs],
-        samples=[[item for match in matches for item in match.samples_of(side)] for side in sides],
+        samples=[
+            list(chain(*drawn)) for drawn in zip(*(match.samples for match in matches), strict=True)
+        ],
         missing=[item for match in matches if match.theirs is None for item in match.asked],
     )
 

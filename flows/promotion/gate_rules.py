@@ -2,10 +2,10 @@
 
 A rule compares one rate of two models over the prompts that both answered: the paired difference,
 its 95 % interval (`tasks.statistics.intervals`) and a one-sided exact p-value
-(`tasks.statistics.noninferiority`); or the means of a metric function (`tasks.statistics.means`),
-for which no needed number of prompts is known. A rule holds only where the answers show it, over
-LEAST prompts or more. The level of p-values is the night's (`flows.promotion.levels`), 2.5 % at
-most.
+(`tasks.statistics.noninferiority`); or the means of a metric function (`tasks.statistics.means`;
+where all values are 0 or 1, p is that of a rate), for which no needed number of prompts is known. A
+rule holds only where the answers show it, over LEAST prompts or more. The level of p-values is the
+night's (`flows.promotion.levels`), 2.5 % at most.
 
 - *must win*: the interval lies above zero, p is at most the level after Holm's correction over all
   rules of this kind, and where answers were sampled, too, the gain is larger than the difference
@@ -23,7 +23,7 @@ tell (`tasks.statistics.power`: with a power of 80 %, for this rule alone).
 from collections.abc import Collection, Mapping
 
 from flows.promotion.looks import Answers, Finding, Look, look_at, must_not_lose, must_win
-from flows.runs.effects import EXACT, METRICS, Key, Metric, Part, holm_by_key, outcomes
+from flows.runs.effects import EXACT, METRICS, Metric, Part, outcomes
 from flows.runs.wording import label
 from schemas.base import InputError, nearest
 from schemas.evaluation import HELDOUT
@@ -32,6 +32,7 @@ from schemas.recipe import GateRule, GateSpec, MustNotLose
 from tasks.contract.kind import Product
 from tasks.contract.kinds import evaluation_of, kinds_producing
 from tasks.evaluation.metric_functions import Measured, measured_in
+from tasks.statistics.intervals import holm
 
 MARGIN, DOMAIN_MARGIN = 0.05, 0.10
 """The default gate's margins over all prompts, and in a domain, which has fewer of them."""
@@ -137,18 +138,16 @@ def findings(
         metric = metric_of(rule, asked, functions)
         mine = answers.get(metric.kind, Answers())
         looks.append(look_at(rule, metric, mine, opponent, seed, level))
-    wins = {n: one for n, one in enumerate(looks[: len(spec.must_win)]) if isinstance(one, Look)}
-    p = corrected(wins)
+    p = holm(
+        {
+            n: look.p if look.change.changed else None
+            for n, look in enumerate(looks[: len(spec.must_win)])
+            if isinstance(look, Look)
+        }
+    )
     found = []
     for n, look in enumerate(looks):
         if isinstance(look, Look):
             look = must_win(look, p[n]) if n in p else must_not_lose(look)
         found.append(look)
     return found
-
-
-def corrected(wins: Mapping[Key, Look]) -> dict[Key, float]:
-    """The p-values of must-win rules after Holm's correction over those in which something changed:
-    the others could never hold (Tarone 1990)."""
-    changed = holm_by_key({key: look.p for key, look in wins.items() if look.changes})
-    return {key: changed.get(key, 1.0) for key in wins}

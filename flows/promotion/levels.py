@@ -19,7 +19,8 @@ mistake: all must-not-lose rules and all must-win rules, or with `wins = "any"` 
 Holm's correction. If one of these is true, that happens with a probability of at most level(k)
 (Berger 1982, intersection-union), given all that was before. By Boole's inequality the levels of
 all nights add up, and nothing about how nights depend on one another is needed. Rates have exact
-p-values; of metric functions the promise is as good as Student's t.
+p-values, and so have metric functions of zeros and ones; of others the promise is as good as
+Student's t.
 
 *Given all that was before* is exact where a night asks prompts that no night asked before. Prompts
 that stay the same have chosen the champion, and need another argument:

@@ -2,9 +2,9 @@
 prompts would tell more. `flows.promotion.gate_rules` says what rules are."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple
 
 from flows.runs.effects import Change, Metric, Part, change_between, outcomes
 from flows.runs.wording import change_text, figure, sample_text
@@ -13,9 +13,9 @@ from schemas.evaluation import EvalItem
 from schemas.examples import Domain
 from schemas.recipe import GateRule, MustNotLose
 from tasks.contract.kinds import evaluation_of
+from tasks.evaluation.sampled import noise_floors
 from tasks.statistics.intervals import Interval
 from tasks.statistics.means import sign_flips, student_p
-from tasks.statistics.noise_floor import noise_floor
 from tasks.statistics.noninferiority import evidence
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
 
@@ -101,11 +101,22 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """A rule with the observed change, its uncorrected one-sided p-value, and its level."""
+    """A rule with the observed change.
+
+    Attributes:
+        gain, seen: the difference turned so that more is better: its interval, and the observed
+            one.
+        margin: the loss that is to be excluded; 0 of a must-win rule.
+        p: one-sided, uncorrected.
+        level: the largest p that is allowed.
+    """
 
     rule: GateRule
     metric: Metric
     change: Change
+    gain: Interval
+    seen: float
+    margin: float
     noise: float | None
     p: float
     level: float
@@ -115,47 +126,13 @@ class Look:
         return self.change.after.n
 
     @property
-    def changes(self) -> bool:
-        """Whether any prompt has another outcome now."""
-        return self.change.changed != 0
-
-    @property
-    def margin(self) -> float:
-        return _margin(self.rule) or 0.0
-
-    @property
-    def gain(self) -> Interval:
-        """The interval of the difference, turned so that more is better."""
-        low, high = self.change.interval.low, self.change.interval.high
-        return Interval(-high, -low) if _lower_is_better(self.metric) else Interval(low, high)
-
-    @property
-    def seen(self) -> float:
-        """The difference, turned so that more is better."""
-        return -self.change.delta if _lower_is_better(self.metric) else self.change.delta
-
-    def wins(self, p: float) -> bool:
-        """Whether a must-win rule holds, the noise of sampling aside; `p` is corrected."""
-        return self.gain.low > 0 and p <= self.level and self.n >= LEAST
-
-    @property
-    def excludes(self) -> bool:
-        """Whether the answers exclude a loss of the margin, however many they are."""
-        return self.gain.low > -self.margin and self.p <= self.level
-
-    @property
-    def keeps(self) -> bool:
-        """Whether a must-not-lose rule holds."""
-        return self.excludes and self.n >= LEAST
+    def discordant(self) -> float:
+        """The fraction of prompts that changed."""
+        return (self.change.changed or 0) / self.n
 
     def amount(self, value: float) -> str:
         """A difference in words."""
         return figure(value) if self.metric.quantity else _points(value)
-
-    @property
-    def discordant(self) -> float:
-        """The fraction of prompts that changed."""
-        return (self.change.changed or 0) / self.n
 
     def needed(self, margin: float | None = None) -> int:
         """How many prompts would show the difference at the level or, with a margin, that it was
@@ -180,11 +157,12 @@ class Look:
         shown = _finding(self.rule, self.metric, outcome, f" {text})")
         numbers = {"n": self.n, "p": p, "noise": self.noise, "detectable": found, "needed": needed}
         change = self.change
-        sides = {
-            "before": _side(change.before.value, change.before.interval),
-            "after": _side(change.after.value, change.after.interval),
-            "difference": _side(change.delta, change.interval),
-        }
+        values = (
+            ("before", change.before.value, change.before.interval),
+            ("after", change.after.value, change.after.interval),
+            ("difference", change.delta, change.interval),
+        )
+        sides = {name: Side(value=value, **asdict(ends)) for name, value, ends in values}
         return shown.model_copy(update=sides | numbers)
 
 
@@ -192,11 +170,8 @@ def look_at(
     rule: GateRule, metric: Metric, answers: Answers, opponent: str, seed: int, level: float
 ) -> Look | Finding:
     """Compare both models by a rule; returns a finding at once where nothing can be compared."""
-
-    def judged(items: Sequence[EvalItem]) -> dict[Any, bool]:
-        return outcomes(items, metric, Part(rule.suite, rule.domain))
-
-    if judged(answers.missing):
+    part = Part(rule.suite, rule.domain)
+    if outcomes(answers.missing, metric, part):
         why = (
             f": {opponent} was not asked as the candidate was, on the same prompts; the nightly"
             " flow does that"
@@ -204,7 +179,7 @@ def look_at(
         if opponent == BASE:
             why += f", or a stage of kind {metric.kind} without inputs.policy in the recipe"
         return _finding(rule, metric, "not compared", why)
-    before, after = judged(answers.before), judged(answers.after)
+    before, after = (outcomes(side, metric, part) for side in (answers.before, answers.after))
     shared = [prompt for prompt in before if prompt in after]
     old, new = ({prompt: side[prompt] for prompt in shared} for side in (before, after))
     change = change_between(old, new, seed, quantity=metric.quantity)
@@ -213,18 +188,22 @@ def look_at(
         why = "one value tells nothing of others" if shared else why
         return _finding(rule, metric, "not compared", f": {why}")
     drawn = () if metric.quantity else answers.samples  # which functions do not measure
-    sampled = filter(None, (_runs(samples, judged) for samples in drawn))
-    noise = max((noise_floor(runs).bound for runs in sampled), default=None)
+    floors = [
+        noise_floors(list(filter(part.holds, samples)), {metric.name: metric.outcome})
+        for samples in drawn
+    ]
+    noise = max((floor[metric.name]["bound"] for floor in floors if floor), default=None)
     sign = -1 if _lower_is_better(metric) else 1  # of gains more is better
     gains = [sign * (new[prompt] - old[prompt]) for prompt in shared]
+    gain = Interval(*sorted((sign * change.interval.low, sign * change.interval.high)))
     # p is of the hypothesis that the margin or more was lost; without one, that nothing was won
     margin = _margin(rule) or 0.0
-    if metric.quantity:
+    if metric.quantity and not {*old.values(), *new.values()} <= {0, 1}:
         p = student_p(gains, margin)
         p = p if margin else max(p, sign_flips(gains, seed=seed) / 2)
     else:
         p = evidence(len(gains), gains.count(1), gains.count(-1), margin)
-    return Look(rule, metric, change, noise, p, level)
+    return Look(rule, metric, change, gain, sign * change.delta, margin, noise, p, level)
 
 
 def must_win(look: Look, p: float) -> Finding:
@@ -232,8 +211,8 @@ def must_win(look: Look, p: float) -> Finding:
     if look.gain.high < 0:
         return look.finding("failed", "a loss", p)
     if look.seen <= 0:
-        return look.finding("failed", "no gain" if look.changes else "nothing changed", p)
-    if not look.wins(p):
+        return look.finding("failed", "no gain" if look.change.changed else "nothing changed", p)
+    if look.gain.low <= 0 or p > look.level or look.n < LEAST:
         needed = None
         if look.seen >= SMALLEST and not look.metric.quantity:
             needed = max(LEAST, look.needed())
@@ -248,7 +227,8 @@ def must_win(look: Look, p: float) -> Finding:
 def must_not_lose(look: Look) -> Finding:
     """The finding on a must-not-lose rule."""
     p = look.p
-    if look.keeps:
+    excluded = look.gain.low > -look.margin and p <= look.level
+    if excluded and look.n >= LEAST:
         return look.finding("passed", f"no loss of {look.amount(look.margin)}, p = {p:.2g}", p)
     if look.gain.high < 0 and look.gain.low <= -look.margin and look.n >= LEAST:
         return look.finding("failed", "a loss", p)
@@ -256,7 +236,7 @@ def must_not_lose(look: Look) -> Finding:
     why = f"a loss of {look.amount(look.margin)} is not excluded, p = {p:.2g}{asked}"
     if look.metric.quantity:
         return look.finding("too few prompts", why, p)
-    if look.excludes:
+    if excluded:
         needed = LEAST
     elif look.seen > -look.margin / 2 or look.gain.low > -look.margin:
         needed = look.needed(look.margin)
@@ -295,22 +275,5 @@ def _lower_is_better(metric: Metric) -> bool:
     return metric.name in evaluation_of(metric.kind).lower_is_better
 
 
-def _runs(
-    samples: Sequence[EvalItem], judged: Callable[[Sequence[EvalItem]], dict[Any, bool]]
-) -> list[list[bool]]:
-    """Sample number x prompt -> outcome, of the prompts that count in every sample; empty where
-    there are none."""
-    numbered: dict[int | None, list[EvalItem]] = {}
-    for item in samples:
-        numbered.setdefault(item.sample, []).append(item)
-    found = [judged(items) for items in numbered.values()]
-    prompts = [one for one in next(iter(found), ()) if all(one in other for other in found)]
-    return [[one[prompt] for prompt in prompts] for one in found] if prompts else []
-
-
 def _points(fraction: float) -> str:
     return f"{100 * fraction:.1f} points"
-
-
-def _side(value: float, interval: Interval) -> Side:
-    return Side(value=value, low=interval.low, high=interval.high)

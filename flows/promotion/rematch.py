@@ -8,8 +8,7 @@ rows came into the held-out split, the opponent is evaluated again as the candid
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from flows.promotion.champion import model_of
 from flows.runs.results import BASE, RunResults, StageOutput, left_out_text, read_results
@@ -64,10 +63,11 @@ class Match:
         reference."""
         return _pairs(self.theirs.items if self.theirs else (), self.asked)
 
-    def samples_of(self, side: Literal["ours", "theirs"]) -> list[EvalItem]:
-        """One model's sampled answers that count; empty where none were drawn."""
-        stage = self.ours if side == "ours" else self.theirs
-        return [item for item in stage.samples if item.suite in self.suites] if stage else []
+    @property
+    def samples(self) -> list[list[EvalItem]]:
+        """Our and their sampled answers that count; empty where none were drawn."""
+        drawn = (stage.samples if stage else [] for stage in (self.ours, self.theirs))
+        return [[item for item in items if item.suite in self.suites] for items in drawn]
 
 
 def meet(
@@ -123,18 +123,18 @@ def _match(
     theirs: Sequence[StageOutput],
     policy: ArtifactRef | None,
 ) -> Match:
-    match = Match(ours, suites, None)
+    unmatched = Match(ours, suites, None)
     for stage in theirs:
-        if stage.spec.kind == match.kind and _comparable(match, stage):
-            return Match(ours, suites, stage)
+        if stage.spec.kind == unmatched.kind and _comparable(unmatched, stage):
+            return replace(unmatched, theirs=stage)
     assert ours.manifest is not None, "`_evaluations` gives no others"
     spec = _rematch(candidate, ours.name, ours.manifest, policy)
-    if made := store.lookup(spec.kind, spec.key):
-        played = StageRecord(name=spec.stage, kind=spec.kind, status="ran", artifact=made.ref())
-        theirs_now = StageOutput(ours.spec, store, played)
-        if theirs_now.manifest:
-            return Match(ours, suites, theirs_now, spec)
-    return Match(ours, suites, None, spec)
+    made = store.lookup(spec.kind, spec.key)
+    played = StageRecord(
+        name=spec.stage, kind=spec.kind, status="ran", artifact=made.ref() if made else None
+    )
+    again = StageOutput(ours.spec, store, played)
+    return Match(ours, suites, again if again.manifest else None, spec)
 
 
 def _rematch(

@@ -15,11 +15,11 @@ count, since its p-value could never be small (Tarone 1990).
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from flows.runs.results import Model, RunResults
 from schemas.evaluation import EvalItem
@@ -30,6 +30,7 @@ from tasks.evaluation.metric_functions import Measured, measured_in
 from tasks.statistics.intervals import (
     ALPHA,
     Interval,
+    Key,
     Rate,
     holm,
     mcnemar,
@@ -39,7 +40,6 @@ from tasks.statistics.intervals import (
 from tasks.statistics.means import Mean, sign_flips, student, welch
 
 Direction = Literal["gain", "loss", "unclear"]
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,10 @@ class Part(NamedTuple):
     def label(self) -> str:
         return ": ".join(name for name in self if name) or "all"
 
+    def holds(self, item: EvalItem) -> bool:
+        """Whether an item belongs to it."""
+        return self.suite in (None, item.suite) and self.domain in (None, item.domain)
+
 
 ALL = Part()
 
@@ -172,11 +176,7 @@ def direction_of(interval: Interval, p: float) -> Direction:
 def outcomes(items: Sequence[EvalItem], metric: Metric, part: Part = ALL) -> dict[Any, Any]:
     """A prompt's identity -> outcome (true or false; a number of a metric function), of the items
     of a part that count."""
-    judged = {
-        item.identity: metric.outcome(item)
-        for item in items
-        if part.domain in (None, item.domain) and part.suite in (None, item.suite)
-    }
+    judged = {item.identity: metric.outcome(item) for item in items if part.holds(item)}
     return {prompt: outcome for prompt, outcome in judged.items() if outcome is not None}
 
 
@@ -244,13 +244,7 @@ def _score_test(before: Rate, after: Rate) -> float:
 def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
     """The p-values of one family after Holm's correction over those of its comparisons in which
     something changed."""
-    adjusted = holm_by_key({key: one.p for key, one in changes.items() if one.changed != 0})
-    return {key: adjusted.get(key, 1.0) for key in changes}
-
-
-def holm_by_key(p: Mapping[Key, float]) -> dict[Key, float]:
-    """The p-values of one family after Holm's correction."""
-    return dict(zip(p, holm(list(p.values())), strict=True))
+    return holm({key: None if one.changed == 0 else one.p for key, one in changes.items()})
 
 
 def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:

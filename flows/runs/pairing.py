@@ -66,7 +66,8 @@ def over_seeds(first: Replicates, second: Replicates) -> dict[str, Any]:
     rows = []
     for metric in metrics_of(*first.runs.values(), *second.runs.values()):
         found = _rows(first, second, metric)
-        for row, p in zip(found, holm([row["p"] for row in found]), strict=True):
+        for place, p in holm({place: row["p"] for place, row in enumerate(found)}).items():
+            row = found[place]
             row |= {"p": p, "direction": direction_of(Interval(row["low"], row["high"]), p)}
         rows += found
     return {"seeds": seeds if len(seeds) > 1 else [], "metrics": rows}

@@ -3,7 +3,7 @@ far a number moves when only the seed changes.
 
 A run is one observation of a stage's effect (`flows.runs.effects`, paired over the prompts within
 it). Over seeds these have a mean with Student's interval and a standard deviation, the noise floor
-(`tasks.statistics.spread`). A stage counts as a gain or a loss where the interval over seeds leaves
+(`tasks.statistics.means`). A stage counts as a gain or a loss where the interval over seeds leaves
 out zero and its p-value is at most ALPHA after Holm's correction, over the same two families as
 within a run: all stages over all prompts, and all stages in all parts.
 """
@@ -19,7 +19,6 @@ from flows.runs.effects import (
     Metric,
     Part,
     direction_of,
-    holm_by_key,
     metrics_of,
     outcomes,
     overall_effect,
@@ -30,9 +29,8 @@ from flows.runs.record import read_runs
 from flows.runs.results import RunResults, read_results
 from infra.store.store import Store
 from schemas.reports import RunRecord
-from tasks.statistics.intervals import Interval, Rate
-from tasks.statistics.means import Mean
-from tasks.statistics.spread import Spread
+from tasks.statistics.intervals import Interval, Rate, holm
+from tasks.statistics.means import Mean, Spread
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class Replicates:
             for place, its in changes.items()
             if (spread := spread_of([one.after for one in its], [one.delta for one in its]))
         }
-        p = holm_by_key({place: spread.p for place, spread in spreads.items()})
+        p = holm({place: spread.p for place, spread in spreads.items()})
         return [
             Over(stage, since, metric, part, found[part, stage, since], spread, p[place])
             for place, spread in spreads.items()

@@ -103,7 +103,7 @@ def _mean(values: Sequence[float], seed: int) -> dict[str, float | int]:
 
 
 def noise_floors(
-    samples: Sequence[EvalItem], outcomes: Mapping[str, Callable[[EvalItem], bool | None]]
+    samples: Sequence[EvalItem], outcomes: Mapping[str, Callable[[EvalItem], float | None]]
 ) -> dict[str, dict[str, float | int]]:
     """`noise_floor` of each outcome whose denominator is the same prompts in every run, over as
     many runs as every prompt has samples.

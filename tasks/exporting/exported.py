@@ -42,36 +42,35 @@ def export_model(
             directory.
         InputError: transformers or torch is not installed, or the disk is too small.
     """
+    from tasks.data.data_files import files_below
+    from tasks.data.tokens import Tokenizer
     from tasks.exporting.model_card import write_card
     from tasks.exporting.round_trip import prove, require_transformers
     from tasks.models.hf_config import read_config
-
-    if dtype is not None:
-        require_transformers()
-    _write(source, out, say)
-    proof = None if dtype is None else prove(out, source, prompts, dtype, say)
-    write_card(out, card, proof, read_config(source)[0].family)
-    if proof is not None:
-        told = json.dumps(asdict(proof), indent=2)
-        (out / "verification.json").write_text(f"{told}\n", encoding="utf-8")
-    return proof
-
-
-def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
-    """Write the model and the tokenizer files of `transformers`."""
-    from tasks.data.data_files import files_below
-    from tasks.data.tokens import Tokenizer
     from tasks.models.hf_directory import TOKENIZER
     from tasks.models.hf_tokenizer import write_tokenizer
     from tasks.models.model_source import needed
+
+    if dtype is not None:
+        require_transformers()
+    from transformers import __version__
 
     files = [source / name for name in needed(files_below(source))]
     size = require_room(out, files)
     say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
     for path in files:
         shutil.copyfile(path, out / path.name)
-    _say_which_transformers(out / "config.json")
+    # as `save_pretrained` does: without it `transformers` warns of a wrong tokenizer
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    config["transformers_version"] = __version__
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     write_tokenizer(out, Tokenizer.from_file(source / TOKENIZER))
+    proof = None if dtype is None else prove(out, source, prompts, dtype, say)
+    write_card(out, card, proof, read_config(source)[0].family)
+    if proof is not None:
+        told = json.dumps(asdict(proof), indent=2)
+        (out / "verification.json").write_text(f"{told}\n", encoding="utf-8")
+    return proof
 
 
 def require_room(out: Path, files: Iterable[Path]) -> int:
@@ -84,13 +83,3 @@ def require_room(out: Path, files: Iterable[Path]) -> int:
             " Choose a place on another disk."
         )
     return size
-
-
-def _say_which_transformers(path: Path) -> None:
-    """Put the proof's version of `transformers` into config.json, as `save_pretrained` does:
-    without one, `transformers` warns of a wrong tokenizer for every model."""
-    from transformers import __version__
-
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["transformers_version"] = __version__
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

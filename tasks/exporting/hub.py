@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Kind = Literal["model", "dataset"]
 
 STALE = (
-    *("*.safetensors", "*.safetensors.index.json", "*.jsonl", "*.png"),
+    *("*.safetensors", "*.safetensors.index.json", "*.jsonl", "*_eval.png"),
     *(ADAPTER_CONFIG, "verification.json"),
 )
 """Files of the repository to delete if the upload has none of that name: `transformers` would load

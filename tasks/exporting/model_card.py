@@ -55,12 +55,13 @@ class Card:
     Attributes:
         title: the heading.
         base: the recipe's `model`, with which the training began.
-        evaluations: in the order of training; the last of each kind is the exported model's.
+        evaluations: in the order of training, also of models that the exported one began as.
         origins: the stages of its lineage, in the order of training.
         recipe: TOML that trains it again, or empty.
         versions: package -> version during training.
         beside: of adapters alone, the model that they belong to.
         channels: the format of its answers; None: not known.
+        model: its own name among the evaluated models.
     """
 
     title: str
@@ -71,6 +72,7 @@ class Card:
     versions: Mapping[str, str] = field(default_factory=dict)
     beside: str | None = None
     channels: Format | None = None
+    model: str = "this model"
 
     @property
     def derived(self) -> bool:
@@ -112,10 +114,12 @@ def _text(card: Card, proof: Proof | None, family: str) -> str:
         title, last = evaluation_of(kind).title, evaluations[-1]
         models = [(one.model, one.metrics) for one in evaluations]
         parts.append(f"### {title}\n\n{_table(kind, 'model', models)}")
-        for part in ("suite", "domain"):
-            if len(of_part := last.metrics.get(f"{part}s", {})) > 1:
-                table = _table(kind, part, list(of_part.items()))
-                parts.append(f"By {part}, {last.model}:\n\n{table}")
+        parts += [
+            f"By {part}, {one.model}:\n\n{_table(kind, part, list(of_part.items()))}"
+            for one in evaluations
+            for part in ("suite", "domain")
+            if one.model == last.model and len(of_part := one.metrics.get(f"{part}s", {})) > 1
+        ]
         parts.append(f"![{title}]({kind}.png)")
     if card.origins:
         header = ("stage", "kind", "version", "inputs", "key", "digest of the artifact")
@@ -137,11 +141,10 @@ def _text(card: Card, proof: Proof | None, family: str) -> str:
 
 
 def _front_matter(card: Card, family: str) -> str:
-    """The metadata for the hub; the last evaluation of each kind is a `model-index`."""
+    """The metadata for the hub; the model's own evaluations are a `model-index`."""
     from huggingface_hub import ModelCardData
 
-    last = {one.kind: one for one in card.evaluations}
-    results = [result for one in last.values() for result in _results(one)]
+    results = list(_results(one for one in card.evaluations if one.model == card.model))
     data = ModelCardData(
         library_name="transformers" if card.beside is None else "peft",
         pipeline_tag="text-generation",
@@ -154,20 +157,25 @@ def _front_matter(card: Card, family: str) -> str:
     return f"---\n{data.to_yaml()}\n---"
 
 
-def _results(evaluation: Evaluation) -> "Iterator[EvalResult]":
+def _results(evaluations: Iterable[Evaluation]) -> "Iterator[EvalResult]":
     """The rates of each suite, in percent as in the tables, with their intervals in words: the
-    hub's format has no field for them."""
+    hub's format has no field for them. Of a suite that two evaluations of a kind ask, the first
+    counts. The hub keeps one name and one number of prompts for each dataset and its config."""
     from huggingface_hub import EvalResult
 
-    title = evaluation_of(evaluation.kind).title
-    for suite, metrics in evaluation.metrics.get("suites", {}).items():
-        for name in evaluation_of(evaluation.kind).card:
+    asked: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for one in evaluations:
+        for suite, metrics in one.metrics.get("suites", {}).items():
+            asked.setdefault((one.kind, suite), metrics)
+    for (kind, suite), metrics in asked.items():
+        for name in evaluation_of(kind).card:
             if metrics.get(name) is not None:
                 spread = _rate(metrics, name).partition(" ")[2]
                 yield EvalResult(
                     task_type="text-generation",
-                    task_name=title,
+                    task_name=evaluation_of(kind).title,
                     dataset_type=suite,
+                    dataset_config=kind,
                     dataset_name=f"{suite}, {metrics['n']} prompts",
                     metric_type=name,
                     metric_name=f"{name.replace('_', ' ')}, %, 95% interval {spread}",

@@ -75,8 +75,9 @@ def application(engine: Engine, name: str, key: str | None, hosts: list[str]) ->
 
     def admitted(handler: Handler) -> Handler:
         async def handle(request: HttpRequest) -> Response:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if key is not None and not hmac.compare_digest(given.encode(), key.encode()):
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            known = hmac.compare_digest(given.encode(), (key or "").encode())
+            if key is not None and not (known and scheme.lower() == "bearer"):
                 raise Refused(401, "this endpoint wants its key", code="invalid_api_key")
             return await handler(request)
 

@@ -188,6 +188,8 @@ class Answer:
             "created": self._created,
             "model": self._name,
             "choices": choices,
+            # of every event, once it is asked for
+            **({"usage": None} if self._request.stream_options.include_usage else {}),
         }
 
     def _usage(self) -> dict[str, int]:

@@ -9,9 +9,10 @@ docs/measurements.md, 2026-11-21, has the coverage of the intervals.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +22,7 @@ ALPHA = 0.05
 """Two-sided, as the intervals are."""
 Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 RESAMPLES = 10_000
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -188,19 +190,21 @@ def _changes(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int]:
     return pairs.count((False, True)), pairs.count((True, False))
 
 
-def holm(p: Sequence[float]) -> list[float]:
-    """p-values adjusted for looking at all of them (Holm 1979), in the order given.
+def holm(p: Mapping[Key, float | None]) -> dict[Key, float]:
+    """p-values adjusted for looking at all of them (Holm 1979).
 
     Sorted ascending, the i-th of m (from 0) becomes the maximum of (m - i) p and the one before it,
-    at most 1.
+    at most 1. None is a look at which nothing changed, so that its p-value could never be small
+    (Tarone 1990): it does not count, and becomes 1.
 
     The probability of even one false alarm in a family stays at most ALPHA whichever of the
     hypotheses are true, and however the p-values depend on one another: the looks share prompts and
     models. Bonferroni promises the same and finds less; Hochberg's and Benjamini and Hochberg's
     corrections find more, but need a kind of independence.
     """
-    adjusted, largest = [0.0] * len(p), 0.0
-    for rank, index in enumerate(sorted(range(len(p)), key=p.__getitem__)):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
-        adjusted[index] = largest
+    adjusted, largest = dict.fromkeys(p, 1.0), 0.0
+    looks = {key: value for key, value in p.items() if value is not None}
+    for rank, key in enumerate(sorted(looks, key=looks.__getitem__)):
+        largest = max(largest, min(1.0, (len(looks) - rank) * looks[key]))
+        adjusted[key] = largest
     return adjusted

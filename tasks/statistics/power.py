@@ -41,7 +41,7 @@ def detectable_effect(n: int, discordant: float, *, level: float = LEVEL) -> flo
         ValueError: n is not positive, or `discordant` is no fraction.
     """
     _require(n >= 1, f"n = {n} is no number of prompts")
-    _require_probabilities(discordant, _POWER)
+    _require_fraction(discordant)
     if mcnemar_power(n, 1.0, 1.0, level) < _POWER:
         return math.inf
     low, high = 0.0, 1.0
@@ -52,35 +52,28 @@ def detectable_effect(n: int, discordant: float, *, level: float = LEVEL) -> flo
     return high
 
 
-def needed_n(
-    effect: float, discordant: float, *, power: float = _POWER, level: float = LEVEL
-) -> int:
-    """The prompts that a paired comparison needs to find a difference of |effect| with this
-    probability; see `detectable_effect`.
+def needed_n(effect: float, discordant: float, *, level: float = LEVEL) -> int:
+    """The prompts that a paired comparison needs to find a difference of |effect|; see
+    `detectable_effect`.
 
     Raises:
         ValueError: effect is zero or beyond -1 .. 1, or so small that a thousand million prompts do
-            not find it; a probability is not one.
+            not find it; or `discordant` is no fraction.
     """
     _require(
         0 < abs(effect) <= 1,
         f"no number of prompts finds a difference of {effect:g}; it must be within -1 .. 1, and"
         " not 0",
     )
-    _require_probabilities(discordant, power)
-    return _least(lambda n: mcnemar_power(n, abs(effect), discordant, level) >= power)
+    _require_fraction(discordant)
+    return _least(lambda n: mcnemar_power(n, abs(effect), discordant, level) >= _POWER)
 
 
 def needed_n_noninferiority(
-    margin: float,
-    discordant: float,
-    difference: float = 0.0,
-    *,
-    power: float = _POWER,
-    level: float = LEVEL,
+    margin: float, discordant: float, difference: float = 0.0, *, level: float = LEVEL
 ) -> int:
-    """The prompts that are needed to show, with this probability, that a model which differs from
-    another one by `difference` has not lost as much as `margin`, a fraction above 0.
+    """The prompts that are needed to show, with a probability of 80 %, that a model which differs
+    from another one by `difference` has not lost as much as `margin`, a fraction above 0.
 
     That is shown when the exact p-value (`tasks.statistics.noninferiority`) is at most the level.
     It is asked of the result that is reached, or exceeded, with the power: as many changes as are
@@ -91,7 +84,7 @@ def needed_n_noninferiority(
 
     Raises:
         ValueError: a margin that is not positive or that the difference uses up (no n shows what is
-            not so), or a probability is not one.
+            not so), or `discordant` is no fraction.
     """
     _require(0 < margin <= 1, f"margin = {margin:g} is not within 0 .. 1")
     _require(
@@ -99,10 +92,10 @@ def needed_n_noninferiority(
         f"no number of prompts shows that a difference of {difference:g} is above -{margin:g} and"
         " at most 1",
     )
-    _require_probabilities(discordant, power)
+    _require_fraction(discordant)
     discordant = max(discordant, abs(difference))
     spread = math.sqrt(discordant - difference**2)
-    z = NormalDist().inv_cdf(power)
+    z = NormalDist().inv_cdf(_POWER)
     least = ((NormalDist().inv_cdf(1 - level) + z) * spread / (margin + difference)) ** 2
     if least > MANY:
         return math.ceil(least)
@@ -137,9 +130,8 @@ def _least(enough: Callable[[int], bool]) -> int:
     return bisect_left(range(high), True, lo=high // 2, key=enough)
 
 
-def _require_probabilities(discordant: float, power: float) -> None:
+def _require_fraction(discordant: float) -> None:
     _require(0 <= discordant <= 1, f"discordant = {discordant:g} is no fraction of the prompts")
-    _require(0 < power < 1, f"power = {power:g} is no probability between 0 and 1")
 
 
 def _require(holds: bool, otherwise: str) -> None:

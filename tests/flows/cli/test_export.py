@@ -6,16 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+from huggingface_hub import ModelCard
 from safetensors.numpy import load_file, save_file
 
+from flows.cli.export import card_of
 from infra.store.store import Store
 from schemas.recipe import StageSpec
 from schemas.reports import RunRecord
+from tasks.exporting.model_card import write_card
 from tasks.models.hf_config import write_config
 from tasks.models.hf_directory import TOKENIZER
 from tasks.models.model_source import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from tasks.models.tiny import tiny_tokenizer
-from tests.flows.runs.synthetic_run import write_run
+from tests.flows.runs.synthetic_run import spec, write_run
 from tests.tasks.models.small_model import SMALL_MODEL
 
 MODULE = "base_model.model.model.{}layers.0.self_attn.q_proj.lora_A.weight"
@@ -75,3 +79,21 @@ def test_adapters_have_the_names_of_the_base_that_they_belong_to(tmp_path, lyceu
     assert re.fullmatch(targets, module)
     seen = "model.vision_tower.vision_model.encoder.layers.0.self_attn.q_proj"
     assert not re.fullmatch(targets, seen)
+
+
+@pytest.mark.parametrize(
+    ("stage", "asked"),
+    [("simpo", [("Reasoning", 120)]), ("grpo", [("Reasoning", 120), ("Safety", 60)])],
+)
+def test_the_hub_is_told_no_rate_of_another_model(tmp_path, stage, asked):
+    """Safety was asked of the base and of `grpo` alone, and reasoning of `grpo` twice."""
+    more = spec("grpo_more", "reasoning_eval", {"min_items": 9}, prompts="rebalance", policy="grpo")
+    store, record = write_run(tmp_path / "store", more=[more])
+    write_card(tmp_path, card_of(store, record, stage)[0], None, "gemma3")
+    card = ModelCard.load(tmp_path / "README.md")
+    results = card.data.eval_results or ()
+    told = [(one.task_name, one.dataset_name) for one in results]
+    assert list(dict.fromkeys(told)) == [(title, f"heldout, {n} prompts") for title, n in asked]
+    assert len({(one.task_name, one.metric_type) for one in results}) == len(results)
+    assert ("safe_rate" in {one.metric_type for one in results}) == (stage == "grpo")
+    assert card.text.count(f"By domain, {stage}") == len(asked)

@@ -154,11 +154,12 @@ def test_another_stage_replaces_the_weights_and_takes_away_what_would_be_loaded_
     there = hub.add("us/demo", private=True)
     (there / "logos").mkdir()
     old = ["model-00001-of-00002.safetensors", "model.safetensors.index.json", "verification.json"]
-    for name in (*old, "adapter_config.json", "notes.txt", "logos/ours.png"):
+    theirs = ("notes.txt", "banner.png", "logos/ours.png")
+    for name in (*old, "adapter_config.json", "other_eval.png", *theirs):
         (there / name).write_text("{}")
     told = push("--stage", "sft")
     assert told["stage"] == "sft"
-    assert {path.name for path in there.iterdir()} == {*told["files"], "notes.txt", "logos"}
+    assert {path.name for path in there.iterdir()} == {*told["files"], *theirs[:2], "logos"}
     assert (there / "logos" / "ours.png").exists()
 
 

@@ -176,6 +176,7 @@ def test_a_champion_that_was_asked_other_prompts_is_evaluated_on_the_candidate_s
     verdict = gate(store, new, old)
     assert not verdict.promote
     assert {one.outcome for one in verdict.findings} == {"not compared"}
+    assert verdict.night is None, "it costs nothing"
     assert verdict.why.startswith("not compared: exact answer, format, safe rate, ")
     assert verdict.why.count("the champion was not asked") == 1
     specs = {spec.kind: spec for spec in rematches(store, new, old)}

@@ -1,7 +1,6 @@
 """The rules of a gate: what holds, what is a bounded loss, and what too few prompts leave open."""
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -132,6 +131,11 @@ def test_a_gain_within_the_noise_of_sampling_is_no_win() -> None:
     assert "no more than two runs of one model may differ" in noisy.text
     steady = one(WIN, greedy._replace(samples=[sampled(1.0), sampled(1.0)]))
     assert (steady.outcome, steady.noise) == ("passed", pytest.approx(0.0092, abs=1e-4))
+    others = [it.model_copy(update={"id": f"gsm8k/{it.id}"}) for it in sampled(1.0)]
+    twice = [it for it in sampled(0.5) if it.sample < 2]  # of two evaluations, one drew fewer
+    part = GateSpec(must_win=(GateRule(metric="exact_answer", suite="heldout"),))
+    asked = [*twice, *(it.model_copy(update={"suite": "gsm8k"}) for it in others)]
+    assert one(part, greedy._replace(samples=[asked])).outcome == "failed"
 
 
 def test_a_loss_is_excluded_only_where_the_interval_leaves_it_out() -> None:
@@ -164,10 +168,10 @@ def test_a_lower_level_asks_for_more_of_every_rule() -> None:
 
 
 def test_a_metric_function_is_held_to_the_level_too() -> None:
-    """Of a hundred values fifty rise by 1: Student's t is 9.95, p = 6e-17, and the signs of fifty
+    """Of a hundred values fifty rise by 2: Student's t is 9.95, p = 6e-17, and the signs of fifty
     equal changes are all the same with at most exp(-25) = 1.4e-11 (Hoeffding)."""
     before = [item(n, False, measured={"brevity": 0.0}) for n in range(100)]
-    after = [item(n, False, measured={"brevity": n % 2.0}) for n in range(100)]
+    after = [item(n, False, measured={"brevity": n % 2 * 2.0}) for n in range(100)]
     rules = GateSpec(must_win=(GateRule(metric="brevity"),))
     of = Answers(before, after)
     assert one(rules, of, level=1e-6).outcome == "passed"
@@ -176,6 +180,16 @@ def test_a_metric_function_is_held_to_the_level_too() -> None:
     lost = Answers(after, before)
     assert one(guard, lost).outcome != "passed"
     assert one(guard, of, level=1e-12).outcome == "passed"
+
+
+def test_a_metric_function_of_zeros_and_ones_is_tested_as_a_rate() -> None:
+    """Of a hundred one is lost, where five would be too many: 0.95^100 + 100 x 0.05 x 0.95^99 =
+    0.037. Student's t is 4, p = 6e-5."""
+    before = [item(n, False, measured={"polite": 1.0}) for n in range(100)]
+    after = [before[0].model_copy(update={"measured": {"polite": 0.0}}), *before[1:]]
+    guard = GateSpec(must_not_lose=(MustNotLose(metric="polite", margin=0.05),))
+    found = one(guard, Answers(before, after))
+    assert (found.outcome, found.p) == ("too few prompts", pytest.approx(0.037, abs=1e-3))
 
 
 def test_a_bounded_loss_is_told_from_too_few_prompts() -> None:
@@ -332,42 +346,23 @@ def variant(number: int, exact: bool, format_: bool, safe: bool) -> EvalItem:
     return item(number, exact, **judged, domain=list(Domain)[number % 6])
 
 
-def drawn(rng: np.random.Generator, n: int, lost: float = 0.0) -> dict[str, Answers]:
-    """Both kinds of evaluation of two models that answer rightly with the same chance; of the
-    second one, `lost` less."""
-    draws = [rng.random((n, 3)) < chance for chance in (0.6, 0.6 - lost, 0.6, 0.6 - lost)]
+def drawn(rng: np.random.Generator, n: int) -> dict[str, Answers]:
+    """Both kinds of evaluation of two models that answer rightly with the same chance."""
+    draws = [rng.random((n, 3)) < 0.6 for _ in range(4)]
     sides = [
         [variant(number, *map(bool, right)) for number, right in enumerate(draw)] for draw in draws
     ]
     return {"reasoning_eval": Answers(*sides[:2]), "safety_eval": Answers(*sides[2:])}
 
 
-def passed(spec: GateSpec, nights: Sequence[dict[str, Answers]]) -> int:
-    return sum(
-        decide(spec, findings(spec, night, "the champion", seed, LEVEL))[0]
-        for seed, night in enumerate(nights)
-    )
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not decide is left out, and the bootstrap is smaller."""
+def test_an_equal_model_wins_in_at_most_one_night_of_forty(monkeypatch) -> None:
+    """Of 600 nights 15 are expected at most, and 30 are four standard deviations more. Without
+    correction it would be about 55. What does not decide is left out, and the bootstrap is
+    smaller."""
     monkeypatch.setattr(intervals, "RESAMPLES", 500)
     for name in ("detectable_effect", "needed_n", "needed_n_noninferiority"):
         monkeypatch.setattr(looks, name, lambda *arguments, **named: 1)
-
-
-def test_an_equal_model_wins_in_at_most_one_night_of_forty(quick: None) -> None:
-    """Of 600 nights 15 are expected at most, and 30 are four standard deviations more. Without
-    correction it would be about 55."""
     rng = np.random.Generator(np.random.Philox(5))
     spec = GateSpec(must_win=tuple(GateRule(metric=metric.name) for metric in METRICS), wins="any")
-    assert passed(spec, [drawn(rng, 120) for _ in range(600)]) < 30
-
-
-def test_a_model_that_lost_the_margin_seldom_passes(quick: None) -> None:
-    """Ten points lost where ten are the margin: 2.5 % of 400 nights are 10; 23 are four standard
-    deviations more. The rule that no loss was bounded would let about 200 pass."""
-    rng = np.random.Generator(np.random.Philox(7))
-    spec = GateSpec(must_not_lose=(MustNotLose(metric="exact_answer", margin=0.1),))
-    assert passed(spec, [drawn(rng, 150, 0.1) for _ in range(400)]) < 23
+    found = (findings(spec, drawn(rng, 120), "the champion", seed, LEVEL) for seed in range(600))
+    assert sum(decide(spec, one)[0] for one in found) < 30

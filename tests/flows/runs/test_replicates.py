@@ -11,7 +11,7 @@ from flows.runs.effects import EXACT
 from flows.runs.replicates import Replicates, group_of, read_replicates, told
 from infra.store.store import Store
 from schemas.reports import RunRecord
-from tasks.statistics.spread import Spread
+from tasks.statistics.means import Spread
 from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import NEVER, SKILL, with_seed, write_run
 

@@ -26,13 +26,8 @@ def function(source: str, name: str = "brevity") -> FunctionConfig:
 
 
 def items(*completions: str) -> list[EvalItem]:
-    known: dict[str, Any] = {
-        "prompt": "?",
-        "domain": Domain.MATH,
-        "answer": "1",
-        "check": "numeric",
-    }
-    known |= {"format": True, "exact": True}
+    known: dict[str, Any] = {"prompt": "?", "domain": Domain.MATH, "answer": "1"}
+    known |= {"check": "numeric", "format": True, "exact": True}
     return [EvalItem(id=str(n), completion=one, **known) for n, one in enumerate(completions)]
 
 

@@ -131,6 +131,7 @@ def test_mcnemar_agrees_with_the_exact_binomial_test(wins: int, losses: int) -> 
 def test_holm_multiplies_by_what_is_left_and_carries_the_maximum_along() -> None:
     """0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1 = 0.04, which may not be less than 0.06 before
     it. As R's `p.adjust` has them."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-    assert holm([]) == []
+    found = holm({"a": 0.01, "b": 0.04, "nil": None, "c": 0.03, "d": 0.005})
+    assert found == pytest.approx({"a": 0.03, "b": 0.06, "nil": 1.0, "c": 0.06, "d": 0.02})
+    assert holm({0: 0.6, 1: 0.9}) == {0: 1.0, 1: 1.0}
+    assert holm({}) == {}
