@@ -109,7 +109,8 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
     seconds = (record.finished or time.time()) - record.started
     yield stages_done(record, f"{record.run_id}: {record.status} in {seconds:.1f} s")
     for stage in record.stages:
-        yield from (f"{stage.name}: {said}" for said in (stage.error, stage.repaired) if said)
+        error = stage.error if stage.outcome != "skipped" else None  # for what failed before it
+        yield from (f"{stage.name}: {said}" for said in (error, stage.repaired) if said)
     if record.status == "paused":
         yield (
             f"The deadline came; left: {', '.join(left(record))}. The same command continues, here"
