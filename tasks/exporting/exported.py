@@ -67,7 +67,7 @@ def _write(source: Path, out: Path, say: Callable[[str], None]) -> None:
 
     files = [source / name for name in needed(files_below(source))]
     size = require_room(out, files)
-    say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
+    say(f"copying {len(files)} files, {size / 1e6:,.0f} MB")
     for path in files:
         shutil.copyfile(path, out / path.name)
     _say_which_transformers(out / "config.json")
