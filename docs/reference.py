@@ -83,8 +83,10 @@ def _command(command: Any, options: dict[str, tuple[str, dict[str, Any]]]) -> st
             usage = f"{flag} {value}".strip() if flag.startswith("-") else value
             usages.append(usage)
             rows.append(f"| `{usage}` | {settings['help']} |")
-        needed = not flag.startswith("-") or settings.get("required") or len(usages) > 1
-        shown.append(" or ".join(usages) if needed else f"[{usages[0]}]")
+        place, many = not flag.startswith("-"), settings.get("nargs")
+        needed = settings.get("required") or len(usages) > 1 or (place and many != "?")
+        usage = " or ".join(usages) + " ..." * (many == "+")
+        shown.append(usage if needed else f"[{usage}]")
     text = inspect.cleandoc(command.__doc__ or "")
     table = ["| option | |", "|---|---|", *rows, ""] if rows else []
     return "\n".join(

@@ -114,7 +114,7 @@ class Chain:
         self._waiting.remove(stage)
         causes = sorted(self._lost & set(stage.inputs.values()))
         self._lost.add(stage.name)
-        why = f"its input {', '.join(causes)} was not made"
+        why = f"input missing: {', '.join(causes)}"
         self._changed(StageRecord(name=stage.name, kind=stage.kind, status="skipped", error=why))
 
     def _submit(self, stage: ResolvedStage, watch: Watch) -> None:

@@ -187,6 +187,10 @@ def _line(problem: ErrorDetails, model: type[BaseModel], where: str, items: Sequ
         return f"{where}: unknown key {path!r}.{nearest(str(place[-1]), valid)}"
     if problem["type"] == "missing":
         return f"{where}: required key {path!r} is missing; add it."
+    if problem["type"] in ("enum", "literal_error"):
+        valid = [one.strip("'") for one in re.split(", | or ", problem["ctx"]["expected"])]
+        given = nearest(str(problem["input"]), valid)
+        return f"{where}: {path} = {problem['input']!r} is not valid.{given}"
     said = problem_text(problem).removesuffix(".")
     if problem["type"] in ("model_type", "dict_type"):
         fields = ", ".join(_fields_at(model, place))

@@ -100,11 +100,9 @@ class TrainerConfig(StrictModel):
     @model_validator(mode="after")
     def _steps_or_epochs(self) -> Self:
         if (self.steps > 0) == (self.epochs is not None):
-            raise ValueError(
-                "set one of steps (1 or more) and epochs, and not both: here steps ="
-                f" {self.steps} and epochs = {self.epochs or 'unset'}; steps = 0 leaves it to"
-                " epochs"
-            )
+            both = f"here steps = {self.steps} and epochs = {self.epochs}; steps = 0 leaves it to"
+            given = f"{both} epochs" if self.steps else "neither is set"
+            raise ValueError(f"set one of steps (1 or more) and epochs: {given}")
         return self
 
     @model_validator(mode="after")

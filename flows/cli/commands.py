@@ -55,8 +55,8 @@ def rehearse(options: argparse.Namespace) -> Answer:
     It keeps the recipe's stages, formats, checks, rewards, prompts, suites and gate, and reads the
     first rows of its data sets. Rules stand in for an endpoint without a key; one with a key is
     asked 20 times at most. The page at its end shows what went into and out of every stage, which
-    rows were dropped and why, what the rewards pay for, who answered, and findings, each with the
-    fix. Exit code 3: something was found.
+    rows were dropped and why, what the rewards pay for, who answered, and what is wrong. Exit code
+    3: something was found.
     """
     from flows.cli.rehearse import exit_code, rehearse_recipe
     from flows.rehearsal.page import summary

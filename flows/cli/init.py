@@ -137,7 +137,7 @@ def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], i
     why: list[str] = []
     count = 0
     try:
-        for name, file in data_files(data, path, "lyceum init"):
+        for name, file in data_files(data, path, "--data"):
             for record in islice(read_records(name, file), COUNTED - count):
                 count += 1
                 if isinstance(record, Unreadable):

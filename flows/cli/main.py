@@ -96,6 +96,8 @@ def _answer(arguments: Sequence[str]) -> int:
         if re.fullmatch("--.*=--", word):  # argparse drops `--`, and hands on an empty list
             raise InputError(f"{word}: -- is no value; give one.")
     options, unknown = parser().parse_known_args(arguments)
+    if unknown and getattr(options, "question", "") is None and unknown[0][:1] != "-":
+        options.question = unknown.pop(0)  # argparse looks for it before the first option alone
     if unknown:
         raise InputError(_unknown(options.command, unknown[0]))
     # somebody waits for the answer, and nothing is lost by giving up

@@ -68,7 +68,7 @@ def push(
             place = _exported(store, record, made.name, what, dtype, say)
             files = {name: place / name for name in files_below(place)}
         sizes = {name: path.stat().st_size for name, path in files.items()}
-        say(f"{len(files)} files, {sum(sizes.values()) / 1e9:.2f} GB, to {repository.url}")
+        say(f"{len(files)} files, {sum(sizes.values()) / 1e6:,.0f} MB, to {repository.url}")
         pushed = repository.push(files, f"{record.run_id}: {what} of stage {made.name}")
         if what != "dataset":
             shutil.rmtree(place)

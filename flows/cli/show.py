@@ -109,7 +109,8 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
     seconds = (record.finished or time.time()) - record.started
     yield stages_done(record, f"{record.run_id}: {record.status} in {seconds:.1f} s")
     for stage in record.stages:
-        yield from (f"{stage.name}: {said}" for said in (stage.error, stage.repaired) if said)
+        error = stage.error if stage.outcome != "skipped" else None  # for what failed before it
+        yield from (f"{stage.name}: {said}" for said in (error, stage.repaired) if said)
     if record.status == "paused":
         yield (
             f"The deadline came; left: {', '.join(left(record))}. The same command continues, here"
@@ -176,7 +177,7 @@ def _sessions(sessions: Mapping[str, Any], more: bool) -> Iterator[Block]:
     """Into how many sessions the run divides, and where each ends."""
     hours, count = f"{sessions['hours']:g} h", sessions["count"]
     if not count:
-        yield f"No stage whose time is known is left for a session of {hours}."
+        yield f"Sessions of {hours}: {'nobody knows how many' if more else 'none is needed'}"
         return
     yield f"In sessions of {hours} (`lyceum run --hours`): {'at least ' * more}{count}"
     for number, one in enumerate(sessions["listed"], 1):
@@ -344,7 +345,7 @@ def recipes(recipes: dict[str, Any]) -> Iterator[Block]:
         yield f"{one['name']} ({one['model']})"
         facts = [one["purpose"], f"data: {', '.join(one['data'])}"]
         facts += [f"asks: {', '.join(one['asks'])}"] if one["asks"] else []
-        facts += [_takes(row) for row in one["takes"]] or ["takes: nobody has planned or run it"]
+        facts += [_takes(row) for row in one["takes"]] or ["takes: not planned, not timed"]
         facts += [f"stages: {', '.join(one['stages'])}"]
         yield from (_indented(fact, "  ", 4) for fact in facts)
         yield ""
@@ -375,8 +376,7 @@ def checks(doctor: dict[str, Any]) -> Iterator[Block]:
     well = sum(one["well"] for one in packages)
     mark, known = "ok" if well == len(packages) else "!!", f"{well} of {len(packages)} as tested"
     yield f"{mark}  {'packages':<15} {known}; `lyceum doctor --json` lists them"
-    wrong = sum(not one["well"] for one in rows)
-    yield "All is well." if not wrong else f"{wrong} of {len(rows)} checks found something wrong."
+    yield "All is well." if all(one["well"] for one in rows) else "What is marked !! is wrong."
 
 
 def _indented(text: str, begin: str, indent: int) -> ui.Code:

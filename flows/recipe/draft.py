@@ -191,7 +191,7 @@ def _teacher(draft: Draft, prompt: int, response: int) -> str:
     if "reasoning" in draft.columns:
         return f'name = "dataset"\n[[{table}.sources]]'
     return f"""\
-name = "gemma"                                         # the model itself; what verifies
+name = "gemma"                                       # the model itself; what verifies is kept
 model = {toml_value(draft.model)}
 samples = 4
 prompt_length = {prompt}

@@ -63,6 +63,10 @@ def verdict_blocks(told: Mapping[str, Any]) -> Iterator[ui.Block]:
         tone: Tone = "bad" if allowed is None else "flat"
         sentences.append((tone, (ui.strong(one["name"]), f": {one['text']}.{more}")))
     yield ui.Sentences(sentences)
+    if found:
+        name = found[0]["name"]
+        yield f'Mend this, or say why it is meant so: rehearsal.allow = {{ "{name}" = "..." }}'
+        yield "What each name means: docs/rehearsal.md and docs/reward_audit.md"
     for stage in told["stages"]:
         if stage["error"] and stage["status"] == "failed":
             yield ui.Paragraph((ui.strong(stage["name"], "bad"), " failed:"))

@@ -62,11 +62,17 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
     yield ui.Paragraph(_DIFFERENCE, "note") if rates else "The runs have no evaluation in common."
     yield ui.Heading("Recipes")
     recipes = recipe_table(comparisons)
-    yield ui.card(recipes) if recipes.rows else "The recipes are the same."
+    if count := len(recipes.rows):
+        yield f"Fields that differ: {count:,}."
+        yield ui.Details("The fields", [recipes], open=count <= _MOST_FIELDS)
+    else:
+        yield "The recipes are the same."
     yield ui.Heading("Time and cost")
     yield ui.card(stage_table(comparisons))
 
 
+_MOST_FIELDS = 40
+"""More are folded: of two recipes that have little in common nearly every field differs."""
 _WORDS = ("run", "recipe", "model", "target", "status")
 _OVERALL, _INSIDE = "Over all prompts", "By suite and domain"
 _OWN = "Metric functions, in their own units"

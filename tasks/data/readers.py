@@ -210,6 +210,11 @@ def _read_table(name: str, file: Path, delimiter: str, header: Sequence[str] = (
                             " file as UTF-8."
                         )
                     header = _each_once(row, f"{name}, line 1")
+                    if len(header) == 1 and (other := re.search(r"[;,|\t]", header[0])):
+                        raise InputError(
+                            f"data file {name}, line 1: {other[0]!r} separates its columns; save it"
+                            " with commas as .csv, or with tabs as .tsv."
+                        )
                 elif _NOT_UTF8.search("".join(row)):
                     yield Unreadable(line, "wrong_encoding", "a byte of this row is not UTF-8")
                 elif row and len(row) != len(header):
@@ -256,7 +261,8 @@ def _read_parquet(name: str, file: Path) -> Records:
     except InputError:
         raise
     except (pyarrow.ArrowException, ValueError, KeyError) as error:  # a key twice in a map
-        raise InputError(f"data file {name} is no valid Parquet file: {error}.") from error
+        said = str(error).rstrip(".")
+        raise InputError(f"data file {name} is no valid Parquet file: {said}.") from error
 
 
 _READERS: dict[str, Callable[[str, Path], Records]] = {

@@ -57,7 +57,7 @@ def export_model(
 
     files = [source / name for name in needed(files_below(source))]
     size = require_room(out, files)
-    say(f"copying {len(files)} files, {size / 1e9:.2f} GB")
+    say(f"copying {len(files)} files, {size / 1e6:,.0f} MB")
     for path in files:
         shutil.copyfile(path, out / path.name)
     # as `save_pretrained` does: without it `transformers` warns of a wrong tokenizer

@@ -45,7 +45,7 @@ def export_orbax(source: Path, out: Path, say: Callable[[str], None]) -> None:
             f" {config.family}. Leave --orbax out: every tool reads the Hugging Face directory."
         )
     size = require_room(out, source.glob("model*.safetensors"))
-    say(f"writing an Orbax checkpoint, {size / 1e9:.2f} GB")
+    say(f"writing an Orbax checkpoint, {size / 1e6:,.0f} MB")
     arrays = _arrays(config, Weights(source, config))
     tree: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():

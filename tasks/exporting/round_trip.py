@@ -135,7 +135,10 @@ def prove(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else torch's threads wait by spinning
     import torch
     import transformers
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # it warns of keys that it derived; what is wrong is compared
     tokenizer = Tokenizer.from_file(source / TOKENIZER)
     asked = list(PROMPTS)
     for prompt in prompts:
@@ -258,9 +261,7 @@ def _ask_transformers(
 ) -> list[_Said]:
     import torch
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         exported,
         dtype=getattr(torch, dtype),

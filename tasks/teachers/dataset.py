@@ -101,8 +101,8 @@ def dependencies(config: Config, data: Path | None) -> dict[str, str | int]:
     Raises:
         InputError: a file is missing, unreadable or, if it is on this machine, lacks a column.
     """
-    paths = {source.path for source in config.sources}
-    paths |= {one.other.path for one in config.sources if one.other and one.other.path}
+    paths = dict.fromkeys(source.path for source in config.sources)
+    paths |= {one.other.path: None for one in config.sources if one.other and one.other.path}
     found: dict[str, str | int] = {}
     for path in paths:
         found |= data_digests(data, path, _READER)

@@ -94,7 +94,7 @@ def test_whoever_stops_it_keeps_what_was_said(run, capsys):
 
 def test_a_question_longer_than_the_model_was_made_for_is_refused(run, lyceum):
     """Its memory would not do, or its answer would be noise."""
-    asked = lyceum("ask", "demo-1", "why " * 40_000, "--store", run[0].uri, code=2).err
+    asked = lyceum("ask", "demo-1", "--store", run[0].uri, "why " * 40_000, code=2).err
     assert "tokens, and the model was made for texts of at most 32768; ask less" in asked
 
 

@@ -51,3 +51,5 @@ def test_people_are_told_where_each_session_ends() -> None:
         "1. sft, grpo (to 73 %); 8 h 55 min",
         "2. grpo; 1 h 5 min",
     ]
+    value["sessions"] = sessions([], 9)
+    assert "Sessions of 9 h: nobody knows how many" in shown(value | {"at_least": at_least})

@@ -143,7 +143,7 @@ def test_the_terminal_shows_rates_recipes_and_times(compared, capsys):
     assert "Holm" not in shown
 
 
-def test_four_runs_stand_side_by_side(tmp_path: Path) -> None:
+def test_four_runs_stand_side_by_side(tmp_path: Path, capsys: Any) -> None:
     """Of 120 prompts the first got 84 right; of the 60 that the last was asked, all."""
     store, a = write_run(tmp_path)
     _, b = write_run(tmp_path, "demo-2", skill=BETTER)
@@ -168,6 +168,10 @@ def test_four_runs_stand_side_by_side(tmp_path: Path) -> None:
     assert [text.split(" ")[0] for text in grpo] == ["ran", "ran", "not", "ran"]
     page = Path(render_comparison(store, comparisons))
     assert page.name.startswith("compare-3-runs-")
+    fields = [{"field": f"stages.sft.{n}", "a": n} for n in range(41)]
+    show.show(comparison_blocks([comparisons[0] | {"recipes": fields}]))
+    told = capsys.readouterr().out
+    assert [one in told for one in ("Fields that differ: 41.", "stages.sft.3")] == [True, False]
     assert "Four runs compared" in page.read_text(encoding="utf-8")
 
 

@@ -120,7 +120,7 @@ def test_a_column_that_no_row_has_is_an_error_at_the_end_and_a_late_one_is_none(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"domain": "maths"}, "Input should be 'math'"),
+        ({"domain": "maths"}, "'maths' is not valid. Did you mean 'math'?"),
         ({"check": "numerical"}, "unknown check 'numerical'. Did you mean 'numeric'? Valid:"),
         ({"prompt": {"template": "{question"}}, "has a brace without its partner"),
         ({"prompt": {"column": "question", "template": "x"}}, "either a column or a template"),

@@ -133,6 +133,7 @@ def test_records_of_a_json_list_are_counted_by_the_line_they_start_in(tmp_path):
         ("a.json", b'["\xff"]', "data file a.json, line 1: byte 0xff is not UTF-8"),
         ("a.csv", b'question,steps,answer\n"open,s,1\n', "data file a.csv, line 2: not valid CSV"),
         ("a.csv", b"question,steps,steps\n", "a.csv, line 1: two columns are called 'steps'"),
+        ("a.csv", b"question;steps\n", "a.csv, line 1: ';' separates its columns; save it with"),
         ("a.csv", b"question,steps,answer\rq,s,1\r", "field. Check the quotes of that record (one"),
         ("a.csv", b'question,steps,answer\n"a "b" c",s,1\n', "a.csv, line 2: not valid CSV: ','"),
         ("a.json", b'[{"a": 1},\n {"q": {"b": 1, "b": 2}}]', "line 2, column 2: not a JSON list"),

@@ -76,7 +76,7 @@ def test_bad_weights_are_refused_with_the_fix():
         ({"weight": ONE_TO_TWO | {"start": -1.0}}, r"weight\.start = -1\.0 is not valid"),
         ({"weight": ONE_TO_TWO | {"from_step": 10}}, "to_step 9 lies before from_step 10; swap"),
         ({"weight": ONE_TO_TWO | {"end": 1.0}}, "write that number in place of the table"),
-        ({"domains": {"maths": 1.0}}, "'maths' is not valid: Input should be 'math', 'coding'"),
+        ({"domains": {"maths": 1.0}}, "'maths' is not valid. Did you mean 'math'. Valid"),
         ({"domains": {"math": -1.0}}, r"domains\.math = -1\.0 is not valid"),
         ({"domains": {}}, "no domain has a factor above 0"),
         ({"domains": {"math": 0.0}}, "no domain has a factor above 0"),

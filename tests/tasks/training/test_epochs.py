@@ -47,6 +47,7 @@ def test_one_of_both_is_set() -> None:
             sft.Config.parse(without_steps(SFT, **changes))
         said = explain_validation(told.value, sft.Config, "stages.sft.config")
         assert "set one of steps (1 or more) and epochs" in said
+        assert ("neither is set" in said) == ("epochs" not in changes)
     both = "here steps = 3 and epochs = 1.0; steps = 0 leaves it to epochs"
     with pytest.raises(ValidationError, match=both):
         sft.Config.parse(without_steps(SFT, steps=3, epochs=1.0))
