@@ -51,7 +51,7 @@ class Phase(StrictModel):
     """
 
     from_step: int = Field(default=1, ge=1)
-    domains: dict[Domain, Annotated[float, Field(gt=0)]] | None = None
+    domains: dict[Domain, Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
     difficulties: tuple[int, ...] | None = None
 
     def weight_of(self, prompt: Prompt) -> float:
