@@ -89,6 +89,8 @@ def test_an_algorithm_is_what_its_paper_says(algorithm: str, knobs: tuple):
     assert tuple(getattr(found, name) for name in names) == knobs
     chosen = grpo.Config.parse({**plain, "algorithm": algorithm, "epsilon_high": 0.5, "beta": 0.1})
     assert (chosen.epsilon_high, chosen.beta, chosen.aggregation) == (0.5, 0.1, knobs[1])
+    narrow = grpo.Config.parse({**plain, "algorithm": algorithm, "epsilon": 0.1})
+    assert narrow.epsilon_high == {"dapo": 0.28, "gspo": 4e-4}.get(algorithm, 0.1)
 
 
 def test_without_a_kl_there_is_no_reference(tmp_path: Path, loaded: LoadedModel):
