@@ -40,6 +40,7 @@ from tasks.distillation.student_samples import (
     gemma_teacher,
     make_batch,
 )
+from tasks.models.model_source import model_dependencies
 from tasks.sampling.rollouts import curve_mean, fitting_prompts, rollout_programs
 
 if TYPE_CHECKING:
@@ -267,5 +268,6 @@ KIND = Kind(
     small=small,
     programs=programs,
     devices=lambda config: True,
+    dependencies=lambda config, data: model_dependencies(config.model),
     extra_models=extra_models,
 )
