@@ -12,11 +12,18 @@ import numpy as np
 
 from schemas.base import InputError, StageFailed
 from schemas.examples import Example, Prompt
-from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.distillation.feedback import TokenTeacher, texts_of
-from tasks.distillation.gemma_teacher import GemmaTeacher
+from tasks.data.packing import Text
+from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
+from tasks.distillation.feedback import TokenTeacher
+from tasks.distillation.gemma_teacher import GemmaTeacher, padded_texts
 from tasks.distillation.on_policy_config import Config
-from tasks.reinforcement.rollout import PolicyBatch, policy_batch, row_weights, sample_row
+from tasks.reinforcement.rollout import (
+    PolicyBatch,
+    policy_batch,
+    row_weights,
+    sample_row,
+    tokens_there,
+)
 from tasks.sampling.rollouts import (
     is_logged,
     rollout_compiles,
@@ -27,7 +34,6 @@ from tasks.sampling.rollouts import (
 )
 
 if TYPE_CHECKING:
-    from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
     from tasks.sampling.sampler import Completion
 
@@ -38,38 +44,53 @@ def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
 
 
 class Scored(NamedTuple):
-    """Responses with the log-probabilities of both models.
+    """B texts with the log-probabilities that both models give to their responses.
 
     Attributes:
-        prompt_ids, completion_ids: (B, P) int32, left-padded, and (B, R), right-padded.
+        texts: prompts and responses.
         student, teacher: (B, R) float32 log-probabilities by the student that sampled, and by the
-            teacher; rows with NaN are left out, as are responses in which the padding token was
-            sampled.
+            teacher; rows with NaN are left out.
     """
 
-    prompt_ids: np.ndarray
-    completion_ids: np.ndarray
+    texts: list[Text]
     student: np.ndarray
     teacher: np.ndarray
 
 
+class DistillBatch(NamedTuple):
+    """The training input of GKD: B responses with the teacher's hidden states; the first axis of
+    every array.
+
+    Attributes:
+        prompt_ids: (B, P) int32, left-padded.
+        completion_ids, completion_mask: (B, R) int32 and bool, right-padded.
+        teacher_hidden: (B, R, D) hidden states of the teacher; position t predicts completion token
+            t.
+        weights: (B,) float32 of a token's loss (`tasks.reinforcement.rollout.row_weights`).
+    """
+
+    prompt_ids: Any
+    completion_ids: Any
+    completion_mask: Any
+    teacher_hidden: Any
+    weights: Any
+
+
 def make_batch(
     config: Config, scored: Scored, hidden: np.ndarray | None, loaded: "LoadedModel"
-) -> "PolicyBatch | DistillBatch":
+) -> PolicyBatch | DistillBatch:
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
-    from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.attention import sees_prefixes
 
-    pad_id = loaded.tokenizer.pad_id
-    prompt_ids, completion_ids, student, teacher = scored
+    pad_id, (texts, student, teacher) = loaded.tokenizer.pad_id, scored
     counted = ~np.isnan(teacher).any(axis=1)
-    mask = (completion_ids != pad_id) & counted[:, None]
+    mask = tokens_there(texts, config.response_length)
     weights = row_weights(mask, counted, "token", config.response_length)
     if config.loss.name == "gkd":
-        return DistillBatch(prompt_ids, completion_ids, mask, hidden, weights)
+        return DistillBatch(*padded_texts(texts, config, pad_id), hidden, weights)
     old = student if config.num_iterations > 1 else None
     return policy_batch(
-        texts_of(prompt_ids, completion_ids, pad_id),
+        texts,
         (np.where(mask, teacher - student, 0), weights, weights, None, old),
         length=config.prompt_length + config.response_length,
         pad_id=pad_id,
@@ -110,7 +131,7 @@ class DistillBatches:
         self._batch: PolicyBatch | DistillBatch | None = None
         self._compiled_before = {"sampler": 0, "token_logps": 0, "teacher_logps": 0}
 
-    def batch_at(self, step: int) -> "PolicyBatch | DistillBatch":
+    def batch_at(self, step: int) -> PolicyBatch | DistillBatch:
         """The training input of update `step` (from 0). A rollout is a function of the weights
         before its first update."""
         from flax import nnx
@@ -124,21 +145,16 @@ class DistillBatches:
                 )
             self.metrics[step + 1] = self.metrics[step]
             return self._batch
-        config, pad_id = self.config, self.loaded.tokenizer.pad_id
+        config, tokenizer = self.config, self.loaded.tokenizer
         prompts, completions = self._sample(index)
-        traces, tokenizer = self._traces_of(index), self.loaded.tokenizer
+        traces = self._traces_of(index)
         asked = [prompt_tokens(tokenizer, one.prompt) for one in (*prompts, *traces)]
         said = [one.tokens for one in completions]
         said += [response_tokens(tokenizer, trace.response()) for trace in traces]
-        prompt_ids = pad_left(asked, config.prompt_length, pad_id)
-        completion_ids = pad_right(said, config.response_length, pad_id)
         texts, weights = list(zip(asked, said, strict=True)), nnx.state(self.loaded.model)
         student = rollout_logps(self.token_logps, weights, texts, config, self.loaded)
-        feedback = self.teacher.score(prompt_ids, completion_ids)
-        # padding begins there for the teacher, whose scores of the rest belong to other tokens
-        whole = np.array([pad_id not in tokens for tokens in said])[:, None]
-        teacher = np.where(whole, feedback.logps, np.float32(np.nan))
-        self._scored = Scored(prompt_ids, completion_ids, student, teacher)
+        feedback = self.teacher.score(texts)
+        self._scored = Scored(texts, student, feedback.logps)
         self._batch = make_batch(config, self._scored, feedback.hidden, self.loaded)
         self._measure(step, prompts, completions, self._scored)
         return self._batch
@@ -197,7 +213,9 @@ class DistillBatches:
         if step % self.config.num_iterations == 0:
             return {}, values
         assert self._scored is not None, "an update before this one began the rollout"
-        return self._scored._asdict(), values | {"metrics": self.metrics[step]}
+        texts, student, teacher = self._scored
+        values |= {"texts": texts, "metrics": self.metrics[step]}
+        return {"student": student, "teacher": teacher}, values
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` updates with the `state` of then. The teacher's hidden states are
@@ -205,10 +223,10 @@ class DistillBatches:
         self.samples, self._compiled_before = values["samples"], values["compiles"]
         self.teacher.restore(values["costs"])
         if arrays:
-            scored, hidden = Scored(**arrays), None
-            self._scored = scored
-            if self.config.loss.name == "gkd":
-                hidden = self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden
+            texts = [(prompt, response) for prompt, response in values["texts"]]
+            scored = self._scored = Scored(texts, **arrays)
+            gkd = self.config.loss.name == "gkd"
+            hidden = self.teacher.score(texts).hidden if gkd else None
             self._batch = make_batch(self.config, scored, hidden, self.loaded)
             self.metrics[step] = values["metrics"]
 

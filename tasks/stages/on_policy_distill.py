@@ -81,8 +81,7 @@ def batch_sizes(config: Config) -> dict[str, int]:
 def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "Trainer":
     """The trainer of this stage. For `gkd`, attach the teacher's embedding to the student. Else
     responses share rows, and the step skips micro-batches in which nothing is predicted."""
-    from tasks.distillation.gkd_batches import attach_teacher
-    from tasks.losses.distillation import gkd_loss_fn
+    from tasks.losses.distillation import attach_teacher, gkd_loss_fn
     from tasks.losses.grpo import grpo_loss_fn
     from tasks.training.trainer import make_trainer
 
@@ -135,8 +134,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
     weights = shapes(nnx.state(model.model))
     logps = np.zeros((size, config.response_length), np.float32)
-    prompt_ids, completion_ids = (np.zeros((size, length), np.int32) for length in lengths)
-    scored = Scored(prompt_ids, completion_ids, logps, logps)
+    prompt, response = ([0] * length for length in lengths)
+    scored = Scored([(prompt, response)] * size, logps, logps)
     trips = vocabulary_trips(size // config.accumulation * config.response_length, trainer.mesh)
     _, optimizer, _ = map(shapes, trainer.state())
     rollouts = -(-config.steps // config.num_iterations)
@@ -176,8 +175,11 @@ def open_teacher(
     require_one_teacher(config, job.inputs)
     if isinstance(config.teacher, EndpointTeacherConfig):
         account = ["on_policy_distill", config.model_dump(mode="json")]
-        pad_id = loaded.tokenizer.pad_id
-        return EndpointTeacher(config.teacher, job.answers, pad_id=pad_id, account=account), None
+        length = config.response_length
+        teacher = EndpointTeacher(
+            config.teacher, job.answers, response_length=length, account=account
+        )
+        return teacher, None
     if config.teacher is None:
         model = load_model(job.inputs["teacher"], loaded.mesh)
     else:
@@ -256,7 +258,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
 
 KIND = Kind(
-    version=10,
+    version=11,
     config=Config,
     inputs={
         "policy": Input(Product.MODEL, required=False),

@@ -12,8 +12,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tasks.distillation.gkd_batches import DistillBatch, attach_teacher
-from tasks.losses.distillation import generalized_jsd, gkd_loss_fn, token_divergences
+from tasks.distillation.student_samples import DistillBatch
+from tasks.losses.distillation import (
+    attach_teacher,
+    generalized_jsd,
+    gkd_loss_fn,
+    token_divergences,
+)
 from tasks.models import vocabulary
 from tasks.models.decoder import SIZES, unembed
 from tasks.models.weights import initialise
