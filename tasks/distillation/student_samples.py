@@ -26,7 +26,7 @@ from tasks.reinforcement.rollout import (
 )
 from tasks.sampling.rollouts import (
     is_logged,
-    rollout_compiles,
+    require_one_program,
     rollout_logps,
     rollout_programs,
     rollout_seed,
@@ -129,12 +129,13 @@ class DistillBatches:
         self.samples: list[dict[str, Any]] = []
         self._scored: Scored | None = None
         self._batch: PolicyBatch | DistillBatch | None = None
-        self._compiled_before = {"sampler": 0, "token_logps": 0, "teacher_logps": 0}
 
     def batch_at(self, step: int) -> PolicyBatch | DistillBatch:
         """The training input of update `step` (from 0). A rollout is a function of the weights
-        before its first update."""
+        before its first update. Raises StageFailed: a program compiled more than once."""
         from flax import nnx
+
+        from tasks.planning.programs import compilations
 
         index, reused = divmod(step, self.config.num_iterations)
         if reused:
@@ -154,6 +155,11 @@ class DistillBatches:
         texts, weights = list(zip(asked, said, strict=True)), nnx.state(self.loaded.model)
         student = rollout_logps(self.token_logps, weights, texts, config, self.loaded)
         feedback = self.teacher.score(texts)
+        require_one_program(
+            sampler=self.sampler.compiles,
+            token_logps=compilations(self.token_logps),
+            teacher_logps=self.teacher.compiles,
+        )
         self._scored = Scored(texts, student, feedback.logps)
         self._batch = make_batch(config, self._scored, feedback.hidden, self.loaded)
         self._measure(step, prompts, completions, self._scored)
@@ -208,8 +214,7 @@ class DistillBatches:
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The state that `restore` needs."""
-        values = {"samples": self.samples, "compiles": self.compiles()}
-        values["costs"] = self.teacher.costs()
+        values = {"samples": self.samples, "costs": self.teacher.costs()}
         if step % self.config.num_iterations == 0:
             return {}, values
         assert self._scored is not None, "an update before this one began the rollout"
@@ -220,7 +225,7 @@ class DistillBatches:
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` updates with the `state` of then. The teacher's hidden states are
         large, so they are computed again."""
-        self.samples, self._compiled_before = values["samples"], values["compiles"]
+        self.samples = values["samples"]
         self.teacher.restore(values["costs"])
         if arrays:
             texts = [(prompt, response) for prompt, response in values["texts"]]
@@ -229,15 +234,6 @@ class DistillBatches:
             hidden = self.teacher.score(texts).hidden if gkd else None
             self._batch = make_batch(self.config, scored, hidden, self.loaded)
             self.metrics[step] = values["metrics"]
-
-    def compiles(self) -> dict[str, int]:
-        """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""
-        return rollout_compiles(
-            self.sampler,
-            self.token_logps,
-            self._compiled_before,
-            teacher_logps=self.teacher.compiles,
-        )
 
 
 def fitting_traces(config: Config, examples: list[Example], tokenizer: Tokenizer) -> list[Example]:

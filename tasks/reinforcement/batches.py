@@ -52,7 +52,7 @@ from tasks.reinforcement.rollout import (
 )
 from tasks.sampling.rollouts import (
     is_logged,
-    rollout_compiles,
+    require_one_program,
     rollout_logps,
     rollout_seed,
     sample_groups,
@@ -107,10 +107,12 @@ class RolloutBatches:
         self._waiting: dict[int, tuple[Sampled, Rows | Future[Rewards] | None]] = {}
         self.rollout: Rollout | None = None
         self._batch: PolicyBatch | None = None
-        self._compiled_before = {"sampler": 0, "token_logps": 0}
 
     def batch_at(self, step: int) -> PolicyBatch:
-        """The training input of update `step` (from 0). Samples what is due until then."""
+        """The training input of update `step` (from 0). Samples what is due until then. Raises
+        StageFailed: a program compiled more than once."""
+        from tasks.planning.programs import compilations
+
         index, reused = divmod(step, self.config.num_iterations)
         if reused and self._batch is not None:
             self.metrics[step + 1] = self.metrics[step]
@@ -122,6 +124,9 @@ class RolloutBatches:
         first = step - reused + 1
         rollout = self.rollout = self._scored(index, first, sampled, scored)
         batch, trained_groups = self._assemble(rollout, sampled)
+        require_one_program(
+            sampler=self.sampler.compiles, token_logps=compilations(self.token_logps)
+        )
         self._batch = batch
         self.metrics[step + 1] = {
             **rollout.metrics(),
@@ -166,16 +171,12 @@ class RolloutBatches:
             old = self._logps(nnx.state(self.loaded.model), texts)
             difference = np.abs(old - self._sampler_logps(completions[:some]))
             gap = float(difference[tokens_there(texts, config.response_length)].mean())
-        sampled = Sampled(
-            chosen, completions, old if config.off_policy else None, gap, self.compiles()
-        )
+        sampled = Sampled(chosen, completions, old if config.off_policy else None, gap)
         self.journal.put(entry, sampled.rows())
         return sampled
 
     def _begin(self, index: int, sampled: Sampled) -> None:
         """Start scoring, unless the journal has the rewards."""
-        for name, count in sampled.compiles.items():
-            self._compiled_before[name] = max(count, self._compiled_before[name])
         found: Rows | Future[Rewards] | None = self.journal.get(f"{self._entry(index)}.scored")
         if found is not None:
             self._count_on(index)
@@ -342,7 +343,6 @@ class RolloutBatches:
         return {}, {
             "samples": self.samples,
             "audit": self.passing_code.state(),
-            "compiles": self.compiles(),
             "chooser": self.chooser.state(),
             "next": self._next,
             "held": self._frozen_at,
@@ -352,7 +352,7 @@ class RolloutBatches:
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` updates with the `state` of then, and with the rollouts that later
         updates train on."""
-        self.samples, self._compiled_before = values["samples"], values["compiles"]
+        self.samples = values["samples"]
         self._frozen_at, self._put_back_before = values["held"], values["put_back_before"]
         self.chooser.restore(values["chooser"])
         self.passing_code.restore(values["audit"])
@@ -381,10 +381,6 @@ class RolloutBatches:
                 " the stage starts over."
             )
         return rows
-
-    def compiles(self) -> dict[str, int]:
-        """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""
-        return rollout_compiles(self.sampler, self.token_logps, self._compiled_before)
 
 
 def initial_policy(model: Any) -> Any:

@@ -57,14 +57,12 @@ class Sampled:
             None where no loss needs them.
         gap: mean absolute difference between those and the sampler's, in nats; None where it was
             not measured.
-        compiles: name -> programs compiled so far.
     """
 
     chosen: list[int]
     completions: "list[Completion]"
     old: np.ndarray | None
     gap: float | None
-    compiles: dict[str, int]
 
     def rows(self) -> Rows:
         """The journal's entry: a header, and a row per response."""
@@ -74,7 +72,7 @@ class Sampled:
         ]
         for place, old in enumerate(() if self.old is None else self.old):
             responses[place]["old"] = _text(old[: len(self.completions[place].tokens)])
-        return [{"chosen": self.chosen, "gap": self.gap, "compiles": self.compiles}, *responses]
+        return [{"chosen": self.chosen, "gap": self.gap}, *responses]
 
     @classmethod
     def of(cls, rows: Rows, sampler: "Sampler") -> "Sampled":
@@ -90,7 +88,7 @@ class Sampled:
         if "old" in responses[0]:
             values = (_array(row["old"], np.float32) for row in responses)
             old = padded(values, len(responses), sampler.response_length)
-        return cls(head["chosen"], completions, old, head["gap"], head["compiles"])
+        return cls(head["chosen"], completions, old, head["gap"])
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ def sample_before_training(
 
     Raises:
         InputError: as `fitting_prompts`.
+        StageFailed: as `require_one_program`.
     """
     config = job.config
     fitting, dropped = fitting_prompts(
@@ -128,6 +129,7 @@ def sample_before_training(
             done, len(chosen) * config.samples_per_prompt, "samples"
         ),
     )
+    require_one_program(sampler=sampler.compiles)
     return chosen, samples, dropped
 
 
@@ -161,26 +163,14 @@ def rollout_logps(
     )
 
 
-def rollout_compiles(
-    sampler: "Sampler", token_logps: Any, before: Mapping[str, int], **others: int
-) -> dict[str, int]:
-    """`compiled_once` of `rollout_programs` and of `others`."""
-    from tasks.planning.programs import compilations
-
-    counts = {"sampler": sampler.compiles, "token_logps": compilations(token_logps)}
-    return compiled_once(counts | others, before)
-
-
-def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """The number of compiled programs by name, in this attempt or the one that it continues. Raises
-    StageFailed: a shape was not fixed."""
-    compiled = {name: max(count, before[name]) for name, count in counts.items()}
+def require_one_program(**compiled: int) -> None:
+    """Raise StageFailed where one of these (name -> how many programs it has compiled) was compiled
+    more than once: its shapes were not fixed."""
     for name, count in compiled.items():
         if count > 1:
             raise StageFailed(
                 f"{name} compiled {count} times; a stage compiles each program once (fixed shapes)"
             )
-    return compiled
 
 
 def is_logged(config: Any, first: int) -> bool:

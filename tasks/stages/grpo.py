@@ -269,7 +269,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
             job.log.info("reward %s: %s", name, numbers)
     waited = sum(batches.judge_wait_seconds.values())
     job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
-    compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
     if warning := batches.passing_code.warning():
         job.log.warning(warning)
@@ -286,7 +285,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
         **means_of(curve),
         **batches.passing_code.metrics(),
         **guard.metrics(),
-        "compiles": {"train_step": trainer.compiles, **compiles},
     }
 
 

@@ -239,7 +239,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
         costs = teacher.costs()
     finally:
         teacher.close()
-    compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
     save_trained(trainer, loaded, job)
 
@@ -253,7 +252,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
         **{f"{name}_last": curve_mean(name, curve[-10:]) for name in _CURVES},
         "unscored": curve_mean("unscored", curve),
         **costs,
-        "compiles": {"train_step": trainer.compiles, **compiles},
     }
 
 

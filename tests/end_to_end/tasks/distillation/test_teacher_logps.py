@@ -31,7 +31,6 @@ def test_training_with_an_endpoint_is_training_with_the_teacher(
     ):
         assert ours == pytest.approx(theirs, rel=2e-3, abs=1e-5)
     assert len(server.seen) == metrics["teacher_responses"] == 32
-    assert metrics["compiles"]["teacher_logps"] == 0
 
 
 def test_a_killed_stage_asks_for_nothing_again_and_ends_with_the_same_bytes(

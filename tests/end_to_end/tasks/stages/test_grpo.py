@@ -32,7 +32,6 @@ def test_the_reward_rises(tmp_path: Path, loaded: LoadedModel):
     metrics = grpo.run(job(tmp_path, loaded))
     assert metrics["reward_last"] > 3 * metrics["reward_first"]
     assert metrics["reward_last"] > 0.1
-    assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1}
     curve = list(read_rows(tmp_path / "out" / "curves.jsonl"))
     assert [row["step"] for row in curve] == [1, 10, 20, 30]
     named = "loss kl entropy pg_clipfrac reward reward/format zero_variance sampler_gap"
