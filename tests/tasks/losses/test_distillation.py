@@ -70,15 +70,6 @@ def test_divergences_and_gradients_are_those_trl_gave() -> None:
         np.testing.assert_allclose(gradient[0, 0], slope, atol=1e-6)
 
 
-def test_divergences_of_three_words() -> None:
-    """S = (.7, .2, .1), T = (.5, .3, .2): the formulas of GKD (2306.13649), computed apart."""
-    student, teacher = (jnp.log(jnp.asarray(one)) for one in ([0.7, 0.2, 0.1], [0.5, 0.3, 0.2]))
-    known = {0: 0.0920329, 1: 0.0851228, 0.1: 0.0081848, 0.5: 0.0219012, 0.9: 0.0076947}
-    for beta, expected in known.items():
-        assert generalized_jsd(student, teacher, beta) == pytest.approx(expected, abs=1e-6)
-        assert generalized_jsd(student, student, beta) == pytest.approx(0, abs=1e-6)
-
-
 B, T, CHUNK = 3, 11, 7
 SMALL = replace(SIZES["gemma3-tiny"], vocab_size=50, embed_dim=8)
 LARGE = replace(SIZES["gemma3-tiny"], vocab_size=54, embed_dim=12, final_softcap=3.0)
