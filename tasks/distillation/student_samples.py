@@ -136,6 +136,7 @@ class DistillBatches:
         from flax import nnx
 
         from tasks.planning.programs import compilations
+        from tasks.training.loop import rows_of_step
 
         index, reused = divmod(step, self.config.num_iterations)
         if reused:
@@ -148,7 +149,9 @@ class DistillBatches:
             return self._batch
         config, tokenizer = self.config, self.loaded.tokenizer
         prompts, completions = self._sample(index)
-        traces = self._traces_of(index)
+        wanted = config.batch_size - config.sampled
+        rows = rows_of_step(config.seed, index, wanted, len(self.traces))
+        traces = [self.traces[row] for row in rows]
         asked = [prompt_tokens(tokenizer, one.prompt) for one in (*prompts, *traces)]
         said = [one.tokens for one in completions]
         said += [response_tokens(tokenizer, trace.response()) for trace in traces]
@@ -179,16 +182,6 @@ class DistillBatches:
         )
         prompts = [prompt for prompt in chosen for _ in range(config.group_size)]
         return prompts, [completion for group in groups for completion in group]
-
-    def _traces_of(self, index: int) -> list[Example]:
-        """The traces of the data in a batch."""
-        from tasks.training.loop import rows_of_step
-
-        wanted = self.config.batch_size - self.config.sampled
-        if not wanted:
-            return []
-        rows = rows_of_step(self.config.seed, index, wanted, len(self.traces))
-        return [self.traces[row] for row in rows]
 
     def _measure(
         self, step: int, prompts: list[Prompt], completions: "list[Completion]", found: Scored
