@@ -334,7 +334,11 @@ def _measured(
     for name, attack in ATTACKS.items():
         tried = [(attacked(one.pair, attack), one) for one in found]
         fitting = [(pair, before) for pair, before in tried if fits(pair)]
-        after, _ = scored([pair for pair, _ in fitting])
+        again = scorer.score([pair.rows(tokenizer)[1] for pair, _ in fitting])
+        after = [
+            ScoredPair(pair, before.chosen, one.trace, one.steps)
+            for (pair, before), one in zip(fitting, again, strict=True)
+        ]
         metrics["attacks"][name] = attack_metrics(
             [before for _, before in fitting], after, calibration
         )
