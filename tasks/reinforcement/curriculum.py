@@ -46,7 +46,8 @@ class Phase(StrictModel):
     """Which prompts are asked from update `from_step` until the next phase begins.
 
     Attributes:
-        domains: relative weights of domains; one that is not named is not asked. None: all are.
+        domains: relative weights of a domain's prompts, so that one with twice as many is asked
+            twice as often at the same weight; one that is not named is not asked. None: all are.
         difficulties: those that are asked. None: all are.
     """
 
