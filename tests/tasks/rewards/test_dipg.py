@@ -83,6 +83,8 @@ def test_a_contradiction_and_a_denial_cost_in_v4():
     quoted = 'It says "a response rate of 18% in children".'
     for answer, earned in (("30%", 0), ("18%", 50)):
         assert points(trace(answer, quoted), asked(answer=answer), version="v4") == earned
+    same = asked(answer="18%", check="numeric")
+    assert points(trace("18.0 %", quoted), same, version="v4") == 50
     denied = 'It says "The tram runs at noon". The context does not say where.'
     assert points(trace("Oslo", denied), version="v4") == 5
 
