@@ -16,12 +16,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.ledger import LedgerRow
-from tasks.contract.job import Job
 from tasks.contract.reward import Resources, Response
 from tasks.devices.hosts import make_mesh
 from tasks.models.tiny import tiny_tokenizer
@@ -31,6 +28,7 @@ from tasks.reinforcement.rewarding import Rewards
 from tasks.reinforcement.rollout import PolicyBatch
 from tasks.sampling.sampler import Completion
 from tasks.stages import grpo
+from tests.tasks.jobs import job_at
 
 PROMPTS = [
     Prompt(id=f"{number:016d}", prompt=f"{number}?", domain=Domain.MATH, check="none")
@@ -125,8 +123,7 @@ def config(**changes) -> grpo.Config:
 def batches_of(
     directory: Path, config: grpo.Config, scorer: FakeScorer, prompts: list[Prompt] = PROMPTS
 ) -> RolloutBatches:
-    job = Job(config, {}, directory, Workspace(open_store(directory / "store"), "key", "1"))
-    policy = Policy()
+    job, policy = job_at(directory, config, {}), Policy()
     loaded: Any = SimpleNamespace(model=policy, tokenizer=TOKENIZER, mesh=make_mesh())
     programs, resources = (FakeSampler(policy), jax.jit(partial(fake_logps))), Resources({}, None)
     batches = RolloutBatches(config, loaded, programs, prompts, job, resources)

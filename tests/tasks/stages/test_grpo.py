@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.examples import Example
 from schemas.trainer_config import LoraConfig
-from tasks.contract.job import Job
 from tasks.contract.reward import Resources
 from tasks.devices.hosts import BATCH
 from tasks.models.loading import LoadedModel, base_model
@@ -24,6 +21,7 @@ from tasks.reinforcement.rewarding import Rewards
 from tasks.reinforcement.rollout import Rollout, group_advantages
 from tasks.sampling.rollouts import rollout_programs, rollout_seed
 from tasks.stages import grpo
+from tests.tasks.jobs import job_at
 from tests.tasks.stages.bench import example
 
 
@@ -193,15 +191,9 @@ def test_every_rollout_has_its_own_seed():
 def batches_of(
     tmp_path: Path, config: grpo.Config, loaded: LoadedModel, examples: list[Example] = EXAMPLES
 ) -> RolloutBatches:
-    job = Job(config, {}, tmp_path, Workspace(open_store(tmp_path / "store"), "key", "1"))
-    return RolloutBatches(
-        config,
-        loaded,
-        rollout_programs(config, loaded, config.batch_size),
-        examples,
-        job,
-        Resources({}, answers=None),
-    )
+    programs = rollout_programs(config, loaded, config.batch_size)
+    job, resources = job_at(tmp_path, config, {}), Resources({}, answers=None)
+    return RolloutBatches(config, loaded, programs, examples, job, resources)
 
 
 def test_a_rollout_is_reused_and_the_sampler_says_what_the_trainer_says(tmp_path, loaded):
