@@ -13,7 +13,7 @@ from tasks.contract.job import Job, write_jsonl
 from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import make_mesh
-from tasks.distillation.feedback import Feedback
+from tasks.distillation.feedback import Feedback, TokenTeacher
 from tasks.distillation.gemma_teacher import require_same_tokenizer
 from tasks.distillation.student_samples import DistillBatches, Scored, gemma_teacher, make_batch
 from tasks.models.loading import LoadedModel, save_model
@@ -106,10 +106,8 @@ def test_a_teacher_with_other_pieces_is_refused() -> None:
         require_same_tokenizer(ours, Tokenizer(other.SerializeToString()), "m")
 
 
-class Silent:
+class Silent(TokenTeacher):
     """A teacher that says -1 of every token, and nothing of the second response."""
-
-    compiles = 0
 
     def score(self, texts: list[Text]) -> Feedback:
         logps = -tokens_there(texts, 8).astype(np.float32)
@@ -124,8 +122,6 @@ class Silent:
 
     def restore(self, costs: dict[str, float]) -> None:
         self.paid = costs
-
-    def close(self) -> None: ...
 
 
 def student_logps(student: LoadedModel, batch: PolicyBatch) -> np.ndarray:
