@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from schemas.base import InputError, StageFailed
+from schemas.base import InputError
 from schemas.examples import Example, Prompt
 from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
@@ -140,11 +140,7 @@ class DistillBatches:
 
         index, reused = divmod(step, self.config.num_iterations)
         if reused:
-            if self._batch is None:
-                raise StageFailed(
-                    f"update {step} reuses a rollout that was not sampled; start at update"
-                    f" {step - reused}"
-                )
+            assert self._batch is not None, "sampled, or restored, with its rollout"
             self.metrics[step + 1] = self.metrics[step]
             return self._batch
         config, tokenizer = self.config, self.loaded.tokenizer

@@ -44,7 +44,7 @@ def grpo_loss_fn(
     *,
     beta: float,
     epsilon: float,
-    epsilon_high: float | None = None,
+    epsilon_high: float,
     temperature: float = 1.0,
     importance: Importance = "token",
     truncation: float | None = None,
@@ -58,8 +58,7 @@ def grpo_loss_fn(
 
     Args:
         beta: weight of the KL; above 0 it needs `ref_per_token_logps`.
-        epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high; None:
-            epsilon on both sides.
+        epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high.
         temperature: scales the logits of every log-probability, as in sampling.
         importance: the ratio is each token's, or the geometric mean over its response.
         truncation: C, the largest importance weight of the training program's probability over the
@@ -71,7 +70,6 @@ def grpo_loss_fn(
             whose ratio was clipped, and at which bound), `entropy` of the next-token distribution
             in nats, `is_weight` (truncated importance weight; with `truncation`).
     """
-    high = epsilon if epsilon_high is None else epsilon_high
 
     def loss_fn(model: Any, train_example: PolicyBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         batch, mask = train_example, train_example.predicts
@@ -83,7 +81,7 @@ def grpo_loss_fn(
         if importance == "sequence":
             difference = _over_response(difference, mask, batch.segments)
         ratio = _ratio(difference)
-        clip = jnp.clip(ratio, 1 - epsilon, 1 + high)
+        clip = jnp.clip(ratio, 1 - epsilon, 1 + epsilon_high)
         free, clipped = -ratio * batch.advantages, -clip * batch.advantages
         losses = jnp.maximum(free, clipped)
         measured = {

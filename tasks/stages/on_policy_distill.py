@@ -96,7 +96,10 @@ def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | No
             teacher=teacher.config,
         )
     else:
-        loss = grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, temperature=config.temperature)
+        bound = config.loss.epsilon
+        loss = grpo_loss_fn(
+            beta=0.0, epsilon=bound, epsilon_high=bound, temperature=config.temperature
+        )
         trainer.is_wanted = lambda batch: batch.predicts.any()
     return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(
         lambda batch: {"train_example": batch}

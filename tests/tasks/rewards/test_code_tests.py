@@ -4,7 +4,6 @@ import os
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
@@ -19,6 +18,7 @@ from tasks.sandbox.bubblewrap import Limits
 from tests.fakes.process import until
 from tests.processes import descendants, name_of
 from tests.tasks import prompts
+from tests.tasks.rewards.test_rewards import score
 from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
@@ -105,9 +105,8 @@ def test_other_prompts_abstain_and_malformed_traces_earn_nothing() -> None:
 
 
 def test_the_ledger_keeps_how_a_part_came_about() -> None:
-    responses = [answered(f"def f(x): return {value}") for value in ("x", "x * x")]
-    with closing(Scorer(CONFIGS, Resources({}, answers=None))) as scorer:
-        rewards = scorer.score([prompt()] * 2, responses)
+    codes = [prompts.trace(f"def f(x): return {value}") for value in ("x", "x * x")]
+    rewards = score(CONFIGS, [prompt()] * 2, codes)
     assert list(rewards.components["code_tests"]) == [0.25, 1.0]
     detail = rewards.details["code_tests"][0]
     assert (detail["passed"], detail["cases"]) == (2, 4)

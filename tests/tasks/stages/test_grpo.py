@@ -19,7 +19,7 @@ from tasks.models.lora import add_lora
 from tasks.reinforcement.batches import RolloutBatches, initial_policy
 from tasks.reinforcement.rewarding import Rewards
 from tasks.reinforcement.rollout import Rollout, group_advantages
-from tasks.sampling.rollouts import rollout_programs, rollout_seed
+from tasks.sampling.rollouts import rollout_programs
 from tasks.stages import grpo
 from tests.tasks.jobs import job_at
 from tests.tasks.stages.bench import example
@@ -167,21 +167,6 @@ def test_rollout_rows_say_what_was_scored():
     assert first == asked | said | {"reward": 1.0, "advantage": 0.0}
     found = (second["terminated"], second["rewards"], second["reward"])
     assert found == (False, {"test": None}, None)
-
-
-def test_groups_that_teach_are_trained_on_first():
-    """Of four groups the second and the fourth have advantages: the best two are those, the best
-    three add the first."""
-    found = rollout(*[[(example(n), "a", 1.0), (example(n), "b", 1.0 - n % 2)] for n in range(4)])
-    assert found.informative.tolist() == [False, True, False, True]
-    assert found.chosen(2).tolist() == [1, 3]
-    assert found.chosen(3).tolist() == [0, 1, 3]
-
-
-def test_every_rollout_has_its_own_seed():
-    seeds = {rollout_seed(seed, index) for seed in range(10) for index in range(100)}
-    assert len(seeds) == 1000
-    assert rollout_seed(3, 7) == rollout_seed(3, 7)
 
 
 # Batches
