@@ -116,8 +116,8 @@ class Rollout:
 
     @cached_property
     def correct(self) -> np.ndarray:
-        """(P, G) of True, False, and None where an answer cannot be verified. Host 0 says: a limit
-        of time decides on code."""
+        """(P, G) of True, False, and None where nothing is known (`are_correct`). Host 0 says: a
+        limit of time decides on code."""
         texts = [completion.text for completion in self.completions]
         found = agree(are_correct(self.prompts, texts) if is_committer() else None)
         return np.array(found, object).reshape(-1, self.group_size)

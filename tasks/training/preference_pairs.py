@@ -197,7 +197,8 @@ def mine_pairs(
     if teacher_when_none_verified:
         lacking = [one for one, checked in found if all(each.rejected_because for each in checked)]
         right = are_correct(lacking, [one.response() for one in lacking])
-        taught = {one.id for one, good in zip(lacking, right, strict=True) if good is not False}
+        told = zip(lacking, right, strict=True)
+        taught = {one.id for one, good in told if good or not is_verifiable(one)}
     for example, checked in found:
         how = pairs_per_prompt, rejected_because, example.id in taught, long_factor
         mined = pairs_of_prompt(example, checked, *how)

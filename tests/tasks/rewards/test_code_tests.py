@@ -12,7 +12,7 @@ from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from tasks.contract.reward import Resources, Response
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
-from tasks.rewards import code_tests
+from tasks.rewards import code_tests, exact_answer
 from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits
 from tests.fakes.process import until
@@ -118,10 +118,13 @@ def test_a_sandbox_that_fails_is_an_abstention(monkeypatch: pytest.MonkeyPatch) 
         raise OSError("no process could be started")
 
     monkeypatch.setattr(bubblewrap.socket, "send_fds", fails)
-    (judged,) = code_tests.score(code_tests.Config(), [prompt()], [answered("def f(x): return x")])
+    asked = [prompt()], [answered("def f(x): return x")]
+    (judged,) = code_tests.score(code_tests.Config(), *asked)
     assert judged.value is None
     failure = "failed twice, the second time because: .*no process could be started"
     assert re.search(failure, judged.detail["sandbox"])
+    # GRPO's metrics ask the same, and would end the stage
+    assert exact_answer.score(exact_answer.Config(), *asked) == [None]
 
 
 def warden() -> int:
