@@ -92,11 +92,12 @@ class RolloutBatches:
     ) -> None:
         self.config, self.loaded, self.examples, self.job = config, loaded, examples, job
         self.rewards = parse_rewards(config.rewards, "rewards")
+        # before rewards are prepared, which a judge may be paid for
+        self.chooser = Chooser(config.curriculum, examples, config.seed, config.steps)
         self.scorer = Scorer(self.rewards, resources) if is_committer() else None
         self.sampler, self.token_logps = programs
         self.reference = initial_policy(loaded.model) if config.beta else None
         self.journal = Journal(job.work, "rollouts")
-        self.chooser = Chooser(config.curriculum, examples, config.seed, config.steps)
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
         self.passing_code = PassingCode()

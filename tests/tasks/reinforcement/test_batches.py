@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from schemas.base import StageFailed
+from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.ledger import LedgerRow
 from tasks.contract.reward import Resources, Response
 from tasks.devices.hosts import make_mesh
 from tasks.models.tiny import tiny_tokenizer
+from tasks.reinforcement import batches as batches_of_a_stage
 from tasks.reinforcement.batches import RolloutBatches
 from tasks.reinforcement.collapse import sign_of
 from tasks.reinforcement.rewarding import Rewards
@@ -183,6 +184,15 @@ def test_sampling_goes_on_while_a_judge_takes_its_time(tmp_path: Path):
     batches.batch_at(1)
     assert [future.done() for future in judge.futures] == [True, True, False]
     assert max(batches.judge_wait_seconds.values()) < 1
+
+
+def test_a_curriculum_without_prompts_is_refused_before_a_judge_is_paid(tmp_path, monkeypatch):
+    monkeypatch.setattr(batches_of_a_stage, "Scorer", lambda *_: pytest.fail("was prepared"))
+    phases = [{"difficulties": [5]}]
+    with pytest.raises(InputError, match="admits none of the 8 prompts"):
+        batches_of(
+            tmp_path, config(curriculum={"by": "phase", "phases": phases}), FakeScorer(alternate)
+        )
 
 
 def test_nothing_is_sampled_that_no_update_uses(tmp_path: Path):
