@@ -24,11 +24,6 @@ class Feedback(NamedTuple):
 class TokenTeacher:
     """Gives feedback."""
 
-    @property
-    def compiles(self) -> int:
-        """How many programs it has compiled in this process."""
-        return 0
-
     def score(self, texts: Sequence[Text]) -> Feedback:
         """Score the responses of B texts. Raises StageFailed when the teacher is not available."""
         raise NotImplementedError

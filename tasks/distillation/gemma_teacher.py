@@ -20,7 +20,7 @@ from tasks.data.tokens import pad_left, pad_right
 from tasks.devices.hosts import fetch, spread
 from tasks.distillation.feedback import Feedback, TokenTeacher
 from tasks.reinforcement.rollout import tokens_there
-from tasks.sampling.rollouts import rollout_logps
+from tasks.sampling.rollouts import require_one_program, rollout_logps
 
 if TYPE_CHECKING:
     from tasks.data.tokens import Tokenizer
@@ -50,17 +50,12 @@ class GemmaTeacher(TokenTeacher):
         self._size = config.batch_size // config.accumulation
         self._program = _teacher_logps_fn(loaded, hidden=hidden)
 
-    @property
-    def compiles(self) -> int:
-        """How many programs were compiled: 1 after any number of batches."""
-        from tasks.planning.programs import compilations
-
-        return compilations(self._program)
-
     def score(self, texts: Sequence[Text]) -> Feedback:
-        """See `TokenTeacher`."""
+        """See `TokenTeacher`. Raises StageFailed: as `require_one_program`."""
         import jax
         from flax import nnx
+
+        from tasks.planning.programs import compilations
 
         size, mesh, state = self._size, self.loaded.mesh, nnx.state(self.loaded.model)
         if not self.hidden:
@@ -76,6 +71,7 @@ class GemmaTeacher(TokenTeacher):
                 )
                 for start in range(0, len(texts), size)
             ]
+        require_one_program(teacher_logps=compilations(self._program))
         return Feedback(
             *(np.concatenate(list(map(fetch, part))) for part in zip(*parts, strict=True))
         )

@@ -26,7 +26,6 @@ from tasks.reinforcement.rollout import (
 )
 from tasks.sampling.rollouts import (
     is_logged,
-    require_one_program,
     rollout_logps,
     rollout_programs,
     rollout_seed,
@@ -135,7 +134,6 @@ class DistillBatches:
         before its first update. Raises StageFailed: a program compiled more than once."""
         from flax import nnx
 
-        from tasks.planning.programs import compilations
         from tasks.training.loop import rows_of_step
 
         index, reused = divmod(step, self.config.num_iterations)
@@ -154,11 +152,6 @@ class DistillBatches:
         texts, weights = list(zip(asked, said, strict=True)), nnx.state(self.loaded.model)
         student = rollout_logps(self.token_logps, weights, texts, config, self.loaded)
         feedback = self.teacher.score(texts)
-        require_one_program(
-            sampler=self.sampler.compiles,
-            token_logps=compilations(self.token_logps),
-            teacher_logps=self.teacher.compiles,
-        )
         self._scored = Scored(texts, student, feedback.logps)
         self._batch = make_batch(config, self._scored, feedback.hidden, self.loaded)
         self._measure(step, prompts, completions, self._scored)

@@ -52,7 +52,6 @@ from tasks.reinforcement.rollout import (
 )
 from tasks.sampling.rollouts import (
     is_logged,
-    require_one_program,
     rollout_logps,
     rollout_seed,
     sample_groups,
@@ -112,8 +111,6 @@ class RolloutBatches:
     def batch_at(self, step: int) -> PolicyBatch:
         """The training input of update `step` (from 0). Samples what is due until then. Raises
         StageFailed: a program compiled more than once."""
-        from tasks.planning.programs import compilations
-
         index, reused = divmod(step, self.config.num_iterations)
         if reused and self._batch is not None:
             self.metrics[step + 1] = self.metrics[step]
@@ -125,9 +122,6 @@ class RolloutBatches:
         first = step - reused + 1
         rollout = self.rollout = self._scored(index, first, sampled, scored)
         batch, trained_groups = self._assemble(rollout, sampled)
-        require_one_program(
-            sampler=self.sampler.compiles, token_logps=compilations(self.token_logps)
-        )
         self._batch = batch
         self.metrics[step + 1] = {
             **rollout.metrics(),

@@ -5,7 +5,6 @@ import gzip
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,8 +125,8 @@ def batches_of(
 ) -> RolloutBatches:
     job, policy = job_at(directory, config, {}), Policy()
     loaded: Any = SimpleNamespace(model=policy, tokenizer=TOKENIZER, mesh=make_mesh())
-    programs, resources = (FakeSampler(policy), jax.jit(partial(fake_logps))), Resources({}, None)
-    batches = RolloutBatches(config, loaded, programs, prompts, job, resources)
+    programs = FakeSampler(policy), jax.jit(lambda *given: fake_logps(*given))
+    batches = RolloutBatches(config, loaded, programs, prompts, job, Resources({}, None))
     batches.scorer = scorer
     return batches
 

@@ -18,7 +18,7 @@ from tasks.distillation.gemma_teacher import require_same_tokenizer
 from tasks.distillation.student_samples import DistillBatches, Scored, gemma_teacher, make_batch
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
-from tasks.planning.programs import abstract_model
+from tasks.planning.programs import abstract_model, compilations
 from tasks.reinforcement.rollout import PolicyBatch, tokens_there
 from tasks.stages import on_policy_distill
 from tasks.stages.on_policy_distill import Config, extra_models, run
@@ -241,7 +241,7 @@ def test_the_teacher_scores_the_tokens_as_its_logits_do(loss: dict[str, Any]) ->
         for one, other in zip(prompts, responses, strict=True)
     ]
     found = scorer.score(texts)
-    assert scorer.compiles == 1
+    assert compilations(scorer._program) == 1
     tokens = np.concatenate([prompts, responses], axis=1)
     real = tokens != 0
     places = np.maximum(np.cumsum(real, axis=1) - 1, 0)

@@ -171,9 +171,8 @@ def test_a_recipe_may_ask_for_format_pairs_alone(job, tmp_path: Path):
 
 
 def test_too_few_pairs_fail_the_stage_before_it_trains(job, tmp_path, monkeypatch):
-    never_right = SimpleNamespace(
-        generate=lambda prompts, **_: [SimpleNamespace(text="no", terminated=True)] * len(prompts)
-    )
+    no = SimpleNamespace(text="no", terminated=True)
+    never_right = SimpleNamespace(generate=lambda prompts, **_: [no] * len(prompts), compiles=1)
     monkeypatch.setattr(sampling, "Sampler", lambda *_, **__: never_right)
     none = r"6 prompts gave 0 preference pairs.*none_verified: 6.*no sample was right"
     with pytest.raises(StageFailed, match=none):
