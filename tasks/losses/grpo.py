@@ -94,7 +94,8 @@ def grpo_loss_fn(
             weight = jnp.minimum(_ratio(old - batch.sampler_per_token_logps), truncation)
             losses, measured["is_weight"] = losses * weight, weight
         if beta:
-            kl = k3(batch.ref_per_token_logps - logps)
+            d = batch.ref_per_token_logps - logps
+            kl = jnp.exp(d) - d - 1  # Schulman's k3: unbiased and never negative
             losses, measured["kl"] = losses + beta * kl, kl
         metrics = {
             name: _weighted(values, mask, batch.token_weights) for name, values in measured.items()
@@ -102,12 +103,6 @@ def grpo_loss_fn(
         return _weighted(losses, mask, batch.weights), metrics
 
     return loss_fn
-
-
-def k3(difference: jax.Array) -> jax.Array:
-    """Schulman's estimate of KL(pi || ref) at a sampled token from d = log ref - log pi: e^d - d -
-    1, unbiased and never negative."""
-    return jnp.exp(difference) - difference - 1
 
 
 def _ratio(log_ratio: jax.Array) -> jax.Array:
