@@ -209,7 +209,7 @@ def run(job: Job[Any], loss: "PairLoss", *, reference: bool = False) -> dict[str
     told = "%d pairs: %d of the policy's samples (%s), %d of the data"
     job.log.info(told, len(pairs), sampled, about, len(taken))
     if config.prompts:
-        require_pairs(pairs, about["prompts_by_outcome"], config.min_pairs)
+        require_pairs(pairs, about["prompts_by_outcome"], config.min_pairs, len(taken))
     elif len(pairs) < config.min_pairs:
         raise StageFailed(
             f"the data has {len(pairs)} preference pairs that can be used ({left_out['too_long']}"

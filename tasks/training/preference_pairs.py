@@ -250,10 +250,10 @@ _FIXES = {
 
 
 def require_pairs(
-    pairs: Sequence[PreferencePair], outcomes: dict[str, int], min_pairs: int
+    pairs: Sequence[PreferencePair], outcomes: dict[str, int], min_pairs: int, of_data: int = 0
 ) -> None:
-    """Raise StageFailed when there are fewer than `min_pairs` pairs; say why most prompts gave none
-    and what to change."""
+    """Raise StageFailed when there are fewer than `min_pairs` pairs, `of_data` of which are not of
+    the prompts; say why most prompts gave none and what to change."""
     if len(pairs) >= min_pairs:
         return
     prompts = sum(outcomes.values())
@@ -264,6 +264,7 @@ def require_pairs(
         else "raise prompts or pairs_per_prompt"
     )
     raise StageFailed(
-        f"{prompts} prompts gave {len(pairs)} preference pairs, fewer than min_pairs = {min_pairs} "
-        f"({', '.join(f'{name}: {count}' for name, count in outcomes.items())}); {because}."
+        f"{prompts} prompts gave {len(pairs) - of_data} preference pairs"
+        f"{f' and the data {of_data}' if of_data else ''}, fewer than min_pairs = {min_pairs} ("
+        f"{', '.join(f'{name}: {count}' for name, count in outcomes.items())}); {because}."
     )
