@@ -195,8 +195,6 @@ def small(config: Config, sizes: Sizes) -> Config:
         batch_size=groups * group,
         group_size=group,
         learning_rate=3e-4,
-        prompt_length=sizes.prompt_of(config.prompt_length),
-        response_length=sizes.answer_of(config.response_length),
         audit=config.audit.model_copy(update=audited if sizes.few else {}),
     )
 

@@ -207,8 +207,6 @@ def small(config: Config, sizes: Sizes) -> Config:
         batch_size=next(whole).batch_size,
         learning_rate=3e-4,
         teacher=teacher,
-        prompt_length=sizes.prompt_of(config.prompt_length),
-        response_length=sizes.answer_of(config.response_length),
     )
 
 

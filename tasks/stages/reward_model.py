@@ -196,8 +196,6 @@ def small(config: Config, sizes: Sizes) -> Config:
         damaged=min(config.damaged, sizes.rows),
         samples_per_prompt=samples,
         sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
-        prompt_length=sizes.prompt_of(config.prompt_length),
-        response_length=sizes.answer_of(config.response_length),
         **learned,
     )
 

@@ -180,8 +180,6 @@ def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
         samples_per_prompt=samples,
         sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
         min_pairs=min(config.min_pairs, 1 if sizes.few else 4),
-        prompt_length=sizes.prompt_of(config.prompt_length),
-        response_length=sizes.answer_of(config.response_length),
     )
 
 
