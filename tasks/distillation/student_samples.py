@@ -196,7 +196,7 @@ class DistillBatches:
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The state that `restore` needs."""
-        values = {"samples": self.samples, "costs": self.teacher.costs()}
+        values: dict[str, Any] = {"samples": self.samples, "costs": self.teacher.costs()}
         if step % self.config.num_iterations == 0:
             return {}, values
         assert self._scored is not None, "an update before this one began the rollout"
