@@ -138,7 +138,8 @@ class SamplingConfig(TrainerConfig, Nucleus):
     """A training stage that samples responses to its prompts.
 
     Attributes:
-        temperature: of sampling, and of every log-probability in a loss on samples.
+        temperature: of sampling; also of the log-probabilities of GRPO's and on-policy
+            distillation's losses. Losses on pairs take them at 1.
         top_k, top_p: of sampling alone. All log-probabilities are the model's over all tokens,
             since cutting off tokens does not change the model.
         prompt_length, response_length: tokens; longer prompts are dropped, longer responses

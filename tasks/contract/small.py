@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil, gcd
 from typing import Any, TypeVar
 
-from schemas.trainer_config import TrainerConfig
+from schemas.trainer_config import SamplingConfig, TrainerConfig
 
 _LIKELY = 0.95
 _SCORES = 1 << 24
@@ -115,6 +115,9 @@ def small_trainer(
 
     `responses`: rows of the model for one row of a batch: two for a pair.
     """
+    if isinstance(config, SamplingConfig):
+        changes["prompt_length"] = sizes.prompt_of(config.prompt_length)
+        changes["response_length"] = sizes.answer_of(config.response_length)
     if sizes.few and config.optimizer.muon_learning_rate is None:
         muon_learning_rate = None
     rates = {"learning_rate": learning_rate, "muon_learning_rate": muon_learning_rate}

@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,7 @@ from infra.context import context
 from schemas.base import InputError, StageFailed, digest
 from tasks.chat.budget import PricedInput
 from tasks.chat.request import ApiModel, ChatRequest
+from tasks.data.packing import Text
 from tasks.distillation.feedback import Feedback, TokenTeacher
 
 if TYPE_CHECKING:
@@ -82,24 +84,29 @@ class EndpointTeacher(TokenTeacher):
     """A teacher behind an endpoint. Of several hosts the first one asks.
 
     Args:
-        pad_id: of padding in what is scored.
+        response_length: the most tokens of a response.
         account: see `ChatEngine.of`.
     """
 
     def __init__(
-        self, config: EndpointTeacherConfig, answers: "Answers", *, pad_id: int, account: Any
+        self,
+        config: EndpointTeacherConfig,
+        answers: "Answers",
+        *,
+        response_length: int,
+        account: Any,
     ) -> None:
         from tasks.chat.engine import ChatEngine
         from tasks.devices.hosts import is_committer
 
-        self.config, self._pad_id = config, pad_id
+        self.config, self._response_length = config, response_length
         self._counts: Counter[str] = Counter()
         self._before: dict[str, float] = {}
         patience = context().settings.judge_patience_seconds
         engine = ChatEngine.of(config, answers, account=account, patience=patience)
         self._engine = engine.__enter__() if is_committer() else None
 
-    def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
+    def score(self, texts: Sequence[Text]) -> Feedback:
         """See `TokenTeacher`.
 
         Raises:
@@ -109,24 +116,20 @@ class EndpointTeacher(TokenTeacher):
         """
         from tasks.devices.hosts import agree
 
-        rows = [
-            list(map(int, both[both != self._pad_id]))
-            for both in np.concatenate([prompt_ids, completion_ids], axis=1)
-        ]
-        lengths = (completion_ids != self._pad_id).sum(axis=1)
-        said: list[list[float] | None] = agree(self._ask(rows, lengths.tolist()))
-        logps = np.zeros(completion_ids.shape, np.float32)
+        said: list[list[float] | None] = agree(self._ask(texts))
+        logps = np.zeros((len(texts), self._response_length), np.float32)
         for row, values in enumerate(said):
             if values is None:
                 logps[row] = np.nan
             else:
-                logps[row, : lengths[row]] = values
+                logps[row, : len(values)] = values
         return Feedback(logps)
 
-    def _ask(self, rows: list[list[int]], lengths: list[int]) -> list[list[float] | None]:
-        """The log-probabilities of the last tokens of each row, or None."""
+    def _ask(self, texts: Sequence[Text]) -> list[list[float] | None]:
+        """The log-probabilities of the tokens of each response, or None."""
         if self._engine is None:  # host 0 says
             return []
+        rows = [[*prompt, *response] for prompt, response in texts]
         replies = self._engine.ask(
             (ScoringRequest(self.config.model, (), _PARAMETERS, tokens=tuple(row)) for row in rows),
             lambda _, reply: reply,
@@ -144,7 +147,7 @@ class EndpointTeacher(TokenTeacher):
             if isinstance(found, str):
                 wrong.append(found)
             else:
-                said[index] = found[-lengths[index] :]
+                said[index] = found[-len(texts[index][1]) :]
             unanswered = reply.problem is not None
             others = isinstance(found, str) and not unanswered
             self._counts.update(responses=1, unanswered=unanswered, other_tokens=others)

@@ -1,5 +1,6 @@
 """The interface of a teacher that scores a student's responses."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +24,8 @@ class Feedback(NamedTuple):
 class TokenTeacher:
     """Gives feedback."""
 
-    @property
-    def compiles(self) -> int:
-        """How many programs it has compiled in this process."""
-        return 0
-
-    def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
-        """Score responses (B, R), right-padded, to prompts (B, P), left-padded. Raises StageFailed
-        when the teacher is not available."""
+    def score(self, texts: Sequence[Text]) -> Feedback:
+        """Score the responses of B texts. Raises StageFailed when the teacher is not available."""
         raise NotImplementedError
 
     def costs(self) -> dict[str, float]:
@@ -42,11 +37,3 @@ class TokenTeacher:
 
     def close(self) -> None:
         """Release its resources."""
-
-
-def texts_of(prompt_ids: np.ndarray, completion_ids: np.ndarray, pad_id: int) -> list[Text]:
-    """The tokens of each prompt and of its response, without padding."""
-    return [
-        (asked[asked != pad_id].tolist(), said[said != pad_id].tolist())
-        for asked, said in zip(prompt_ids, completion_ids, strict=True)
-    ]

@@ -8,15 +8,19 @@ compiler, Gemma 3 12B scores 64 rows of 768 tokens, 16 at a time, in 1.8 s on th
 v5e-8 and in 5.1 s on four; 64 at a time in 1.0 s.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from schemas.base import InputError, StrictModel
 from schemas.trainer_config import SamplingConfig
+from tasks.data.packing import Text
+from tasks.data.tokens import pad_left, pad_right
 from tasks.devices.hosts import fetch, spread
-from tasks.distillation.feedback import Feedback, TokenTeacher, texts_of
-from tasks.sampling.rollouts import rollout_logps
+from tasks.distillation.feedback import Feedback, TokenTeacher
+from tasks.reinforcement.rollout import tokens_there
+from tasks.sampling.rollouts import require_one_program, rollout_logps
 
 if TYPE_CHECKING:
     from tasks.data.tokens import Tokenizer
@@ -46,29 +50,28 @@ class GemmaTeacher(TokenTeacher):
         self._size = config.batch_size // config.accumulation
         self._program = _teacher_logps_fn(loaded, hidden=hidden)
 
-    @property
-    def compiles(self) -> int:
-        """How many programs were compiled: 1 after any number of batches."""
-        from tasks.planning.programs import compilations
-
-        return compilations(self._program)
-
-    def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
-        """See `TokenTeacher`."""
+    def score(self, texts: Sequence[Text]) -> Feedback:
+        """See `TokenTeacher`. Raises StageFailed: as `require_one_program`."""
         import jax
         from flax import nnx
 
+        from tasks.planning.programs import compilations
+
         size, mesh, state = self._size, self.loaded.mesh, nnx.state(self.loaded.model)
         if not self.hidden:
-            texts = texts_of(prompt_ids, completion_ids, self.loaded.tokenizer.pad_id)
             return Feedback(rollout_logps(self._program, state, texts, self.config, self.loaded))
-        slices = [slice(start, start + size) for start in range(0, len(prompt_ids), size)]
+        rows = padded_texts(texts, self.config, self.loaded.tokenizer.pad_id)
         temperature = np.float32(self.config.temperature)
         with jax.set_mesh(mesh):
             parts = [
-                self._program(state, spread((prompt_ids[s], completion_ids[s]), mesh), temperature)
-                for s in slices
+                self._program(
+                    state,
+                    spread(tuple(array[start : start + size] for array in rows), mesh),
+                    temperature,
+                )
+                for start in range(0, len(texts), size)
             ]
+        require_one_program(teacher_logps=compilations(self._program))
         return Feedback(
             *(np.concatenate(list(map(fetch, part))) for part in zip(*parts, strict=True))
         )
@@ -89,18 +92,31 @@ class GemmaTeacher(TokenTeacher):
         asked, said, both = (
             np.zeros((self._size, length), np.int32) for length in (*lengths, sum(lengths))
         )
-        batch = (asked, said) if self.hidden else (both, both, both, both > 0)
+        batch = (asked, said, said > 0) if self.hidden else (both, both, both, both > 0)
         args = (shapes(nnx.state(self.loaded.model)), rows(batch, mesh), scalar(np.float32))
         trips = vocabulary_trips(self._size * config.response_length, mesh)
         calls = batches * config.accumulation
         return Program("teacher_logps", self._program, args, calls, resident, trips)
 
 
+def padded_texts(
+    texts: Sequence[Text], config: SamplingConfig, pad_id: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(B, P) int32 prompts, left-padded; (B, R) int32 responses, right-padded; and (B, R) bool:
+    which tokens each response has, of which one may be the padding's."""
+    prompts, responses = zip(*texts, strict=True)
+    return (
+        pad_left(prompts, config.prompt_length, pad_id),
+        pad_right(responses, config.response_length, pad_id),
+        tokens_there(texts, config.response_length),
+    )
+
+
 def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:
     """The compiled function (state, rows, temperature) -> log-probabilities, as
-    `tasks.training.packed_logps.token_logps_fn`. With `hidden`, `rows` are prompt_ids (B, P) and
-    completion_ids (B, R), and there are (B, R) log-probabilities of the completions, 0 at padding,
-    and (B, R, D) hidden states."""
+    `tasks.training.packed_logps.token_logps_fn`. With `hidden`, `rows` are those of
+    `padded_texts`, and there are (B, R) log-probabilities of the completions, 0 at padding, and (B,
+    R, D) hidden states."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -115,14 +131,12 @@ def _teacher_logps_fn(loaded: "LoadedModel", *, hidden: bool) -> Any:
         model = nnx.merge(graph, state)
         if not hidden:
             return row_logps(model, *rows, temperature=temperature)
-        tokens, completion_ids = jnp.concatenate(rows, axis=1), rows[1]
-        real = tokens != pad_id
+        prompt_ids, completion_ids, there = rows
+        tokens = jnp.concatenate([prompt_ids, completion_ids], axis=1)
+        real = jnp.concatenate([prompt_ids != pad_id, there], axis=1)
         every, _ = model(tokens, positions_of(real), real.astype(jnp.int32))
         before = every[:, -completion_ids.shape[1] - 1 : -1]
-        logps = token_logps(
-            model, before, completion_ids, completion_ids != pad_id, temperature=temperature
-        )
-        return logps, before
+        return token_logps(model, before, completion_ids, there, temperature=temperature), before
 
     return jax.jit(teacher_logps)
 

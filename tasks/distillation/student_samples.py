@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from schemas.base import InputError, StageFailed
+from schemas.base import InputError
 from schemas.examples import Example, Prompt
-from tasks.data.tokens import Tokenizer, pad_left, pad_right, prompt_tokens, response_tokens
-from tasks.distillation.feedback import TokenTeacher, texts_of
-from tasks.distillation.gemma_teacher import GemmaTeacher
+from tasks.data.packing import Text
+from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
+from tasks.distillation.feedback import TokenTeacher
+from tasks.distillation.gemma_teacher import GemmaTeacher, padded_texts
 from tasks.distillation.on_policy_config import Config
-from tasks.reinforcement.rollout import PolicyBatch, policy_batch, row_weights, sample_row
+from tasks.reinforcement.rollout import (
+    PolicyBatch,
+    policy_batch,
+    row_weights,
+    sample_row,
+    tokens_there,
+)
 from tasks.sampling.rollouts import (
     is_logged,
-    rollout_compiles,
     rollout_logps,
     rollout_programs,
     rollout_seed,
@@ -27,7 +33,6 @@ from tasks.sampling.rollouts import (
 )
 
 if TYPE_CHECKING:
-    from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.loading import LoadedModel
     from tasks.sampling.sampler import Completion
 
@@ -38,38 +43,53 @@ def gemma_teacher(config: Config, loaded: "LoadedModel") -> GemmaTeacher:
 
 
 class Scored(NamedTuple):
-    """Responses with the log-probabilities of both models.
+    """B texts with the log-probabilities that both models give to their responses.
 
     Attributes:
-        prompt_ids, completion_ids: (B, P) int32, left-padded, and (B, R), right-padded.
+        texts: prompts and responses.
         student, teacher: (B, R) float32 log-probabilities by the student that sampled, and by the
-            teacher; rows with NaN are left out, as are responses in which the padding token was
-            sampled.
+            teacher; rows with NaN are left out.
     """
 
-    prompt_ids: np.ndarray
-    completion_ids: np.ndarray
+    texts: list[Text]
     student: np.ndarray
     teacher: np.ndarray
 
 
+class DistillBatch(NamedTuple):
+    """The training input of GKD: B responses with the teacher's hidden states; the first axis of
+    every array.
+
+    Attributes:
+        prompt_ids: (B, P) int32, left-padded.
+        completion_ids, completion_mask: (B, R) int32 and bool, right-padded.
+        teacher_hidden: (B, R, D) hidden states of the teacher; position t predicts completion token
+            t.
+        weights: (B,) float32 of a token's loss (`tasks.reinforcement.rollout.row_weights`).
+    """
+
+    prompt_ids: Any
+    completion_ids: Any
+    completion_mask: Any
+    teacher_hidden: Any
+    weights: Any
+
+
 def make_batch(
     config: Config, scored: Scored, hidden: np.ndarray | None, loaded: "LoadedModel"
-) -> "PolicyBatch | DistillBatch":
+) -> PolicyBatch | DistillBatch:
     """The training input. `hidden`: (B, R, D) hidden states of the teacher, for `gkd`."""
-    from tasks.distillation.gkd_batches import DistillBatch
     from tasks.models.attention import sees_prefixes
 
-    pad_id = loaded.tokenizer.pad_id
-    prompt_ids, completion_ids, student, teacher = scored
+    pad_id, (texts, student, teacher) = loaded.tokenizer.pad_id, scored
     counted = ~np.isnan(teacher).any(axis=1)
-    mask = (completion_ids != pad_id) & counted[:, None]
+    mask = tokens_there(texts, config.response_length)
     weights = row_weights(mask, counted, "token", config.response_length)
     if config.loss.name == "gkd":
-        return DistillBatch(prompt_ids, completion_ids, mask, hidden, weights)
+        return DistillBatch(*padded_texts(texts, config, pad_id), hidden, weights)
     old = student if config.num_iterations > 1 else None
     return policy_batch(
-        texts_of(prompt_ids, completion_ids, pad_id),
+        texts,
         (np.where(mask, teacher - student, 0), weights, weights, None, old),
         length=config.prompt_length + config.response_length,
         pad_id=pad_id,
@@ -108,37 +128,31 @@ class DistillBatches:
         self.samples: list[dict[str, Any]] = []
         self._scored: Scored | None = None
         self._batch: PolicyBatch | DistillBatch | None = None
-        self._compiled_before = {"sampler": 0, "token_logps": 0, "teacher_logps": 0}
 
-    def batch_at(self, step: int) -> "PolicyBatch | DistillBatch":
+    def batch_at(self, step: int) -> PolicyBatch | DistillBatch:
         """The training input of update `step` (from 0). A rollout is a function of the weights
-        before its first update."""
+        before its first update. Raises StageFailed: a program compiled more than once."""
         from flax import nnx
+
+        from tasks.training.loop import rows_of_step
 
         index, reused = divmod(step, self.config.num_iterations)
         if reused:
-            if self._batch is None:
-                raise StageFailed(
-                    f"update {step} reuses a rollout that was not sampled; start at update"
-                    f" {step - reused}"
-                )
+            assert self._batch is not None, "sampled, or restored, with its rollout"
             self.metrics[step + 1] = self.metrics[step]
             return self._batch
-        config, pad_id = self.config, self.loaded.tokenizer.pad_id
+        config, tokenizer = self.config, self.loaded.tokenizer
         prompts, completions = self._sample(index)
-        traces, tokenizer = self._traces_of(index), self.loaded.tokenizer
+        wanted = config.batch_size - config.sampled
+        rows = rows_of_step(config.seed, index, wanted, len(self.traces))
+        traces = [self.traces[row] for row in rows]
         asked = [prompt_tokens(tokenizer, one.prompt) for one in (*prompts, *traces)]
         said = [one.tokens for one in completions]
         said += [response_tokens(tokenizer, trace.response()) for trace in traces]
-        prompt_ids = pad_left(asked, config.prompt_length, pad_id)
-        completion_ids = pad_right(said, config.response_length, pad_id)
         texts, weights = list(zip(asked, said, strict=True)), nnx.state(self.loaded.model)
         student = rollout_logps(self.token_logps, weights, texts, config, self.loaded)
-        feedback = self.teacher.score(prompt_ids, completion_ids)
-        # padding begins there for the teacher, whose scores of the rest belong to other tokens
-        whole = np.array([pad_id not in tokens for tokens in said])[:, None]
-        teacher = np.where(whole, feedback.logps, np.float32(np.nan))
-        self._scored = Scored(prompt_ids, completion_ids, student, teacher)
+        feedback = self.teacher.score(texts)
+        self._scored = Scored(texts, student, feedback.logps)
         self._batch = make_batch(config, self._scored, feedback.hidden, self.loaded)
         self._measure(step, prompts, completions, self._scored)
         return self._batch
@@ -157,16 +171,6 @@ class DistillBatches:
         )
         prompts = [prompt for prompt in chosen for _ in range(config.group_size)]
         return prompts, [completion for group in groups for completion in group]
-
-    def _traces_of(self, index: int) -> list[Example]:
-        """The traces of the data in a batch."""
-        from tasks.training.loop import rows_of_step
-
-        wanted = self.config.batch_size - self.config.sampled
-        if not wanted:
-            return []
-        rows = rows_of_step(self.config.seed, index, wanted, len(self.traces))
-        return [self.traces[row] for row in rows]
 
     def _measure(
         self, step: int, prompts: list[Prompt], completions: "list[Completion]", found: Scored
@@ -192,34 +196,26 @@ class DistillBatches:
 
     def state(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The state that `restore` needs."""
-        values = {"samples": self.samples, "compiles": self.compiles()}
-        values["costs"] = self.teacher.costs()
+        values: dict[str, Any] = {"samples": self.samples, "costs": self.teacher.costs()}
         if step % self.config.num_iterations == 0:
             return {}, values
         assert self._scored is not None, "an update before this one began the rollout"
-        return self._scored._asdict(), values | {"metrics": self.metrics[step]}
+        texts, student, teacher = self._scored
+        values |= {"texts": texts, "metrics": self.metrics[step]}
+        return {"student": student, "teacher": teacher}, values
 
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` updates with the `state` of then. The teacher's hidden states are
         large, so they are computed again."""
-        self.samples, self._compiled_before = values["samples"], values["compiles"]
+        self.samples = values["samples"]
         self.teacher.restore(values["costs"])
         if arrays:
-            scored, hidden = Scored(**arrays), None
-            self._scored = scored
-            if self.config.loss.name == "gkd":
-                hidden = self.teacher.score(scored.prompt_ids, scored.completion_ids).hidden
+            texts = [(prompt, response) for prompt, response in values["texts"]]
+            scored = self._scored = Scored(texts, **arrays)
+            gkd = self.config.loss.name == "gkd"
+            hidden = self.teacher.score(texts).hidden if gkd else None
             self._batch = make_batch(self.config, scored, hidden, self.loaded)
             self.metrics[step] = values["metrics"]
-
-    def compiles(self) -> dict[str, int]:
-        """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""
-        return rollout_compiles(
-            self.sampler,
-            self.token_logps,
-            self._compiled_before,
-            teacher_logps=self.teacher.compiles,
-        )
 
 
 def fitting_traces(config: Config, examples: list[Example], tokenizer: Tokenizer) -> list[Example]:

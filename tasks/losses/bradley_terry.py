@@ -26,8 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tasks.devices.hosts import by_rows
-from tasks.reward_models.traces import TraceRows, row_scores, soft_minimum, trace_rows
+from tasks.reward_models.traces import response_scores, soft_minimum
 
 
 def bradley_terry_loss(chosen: jax.Array, rejected: jax.Array, centering: float) -> jax.Array:
@@ -57,8 +56,7 @@ def bradley_terry_loss_fn(
         jnp.concatenate([pairs[f"chosen_{name}"], pairs[f"rejected_{name}"]])
         for name in ("ids", "ends")
     )
-    rows = trace_rows(jnp.tile(pairs["prompt_ids"], (2, 1)), ids, ends, pad_id)
-    scores = row_scores(model, TraceRows(*map(by_rows, rows)))
+    scores = response_scores(model, jnp.tile(pairs["prompt_ids"], (2, 1)), ids, pad_id)
     chosen, rejected = jnp.split(soft_minimum(scores, ends), 2)
     losses = bradley_terry_loss(chosen, rejected, centering)
     if step_weight:

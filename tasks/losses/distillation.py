@@ -19,8 +19,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
-from tasks.distillation.gkd_batches import DistillBatch
+from tasks.distillation.student_samples import DistillBatch
 from tasks.models.decoder import GemmaConfig, unembed
 from tasks.models.vocabulary import per_token, positions_of
 
@@ -95,6 +96,16 @@ def _chunk_divergences(
     return generalized_jsd(student, teacher, beta), -jnp.sum(jnp.exp(student) * student, axis=-1)
 
 
+class TeacherEmbedding(nnx.Variable[Any]):
+    """The teacher's embedding (V, D) as an attribute of the student: frozen, passed to its
+    programs, but not one of its weights."""
+
+
+def attach_teacher(student: Any, embedding: Any) -> None:
+    """Give the student, a Gemma, the teacher's embedding, which `gkd_loss_fn` needs."""
+    student.teacher_embedding = TeacherEmbedding(embedding)
+
+
 def gkd_loss_fn(
     *, pad_id: int, beta: float, temperature: float, teacher: GemmaConfig
 ) -> Callable[[Any, DistillBatch], tuple[jax.Array, dict[str, jax.Array]]]:
@@ -105,10 +116,9 @@ def gkd_loss_fn(
     """
 
     def loss_fn(model: Any, train_example: DistillBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        batch = train_example
-        mask = batch.completion_mask & (batch.weights != 0)[:, None]
+        batch, mask = train_example, train_example.completion_mask
         tokens = jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1)
-        real = tokens != pad_id
+        real = jnp.concatenate([batch.prompt_ids != pad_id, mask], axis=1)
         hidden, _ = model(tokens, positions_of(real), real.astype(jnp.int32))
         of_teacher = (teacher, model.teacher_embedding.get_value(), batch.teacher_hidden)
         found = token_divergences(

@@ -44,7 +44,7 @@ def grpo_loss_fn(
     *,
     beta: float,
     epsilon: float,
-    epsilon_high: float | None = None,
+    epsilon_high: float,
     temperature: float = 1.0,
     importance: Importance = "token",
     truncation: float | None = None,
@@ -58,8 +58,7 @@ def grpo_loss_fn(
 
     Args:
         beta: weight of the KL; above 0 it needs `ref_per_token_logps`.
-        epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high; None:
-            epsilon on both sides.
+        epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high.
         temperature: scales the logits of every log-probability, as in sampling.
         importance: the ratio is each token's, or the geometric mean over its response.
         truncation: C, the largest importance weight of the training program's probability over the
@@ -71,7 +70,6 @@ def grpo_loss_fn(
             whose ratio was clipped, and at which bound), `entropy` of the next-token distribution
             in nats, `is_weight` (truncated importance weight; with `truncation`).
     """
-    high = epsilon if epsilon_high is None else epsilon_high
 
     def loss_fn(model: Any, train_example: PolicyBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         batch, mask = train_example, train_example.predicts
@@ -83,7 +81,7 @@ def grpo_loss_fn(
         if importance == "sequence":
             difference = _over_response(difference, mask, batch.segments)
         ratio = _ratio(difference)
-        clip = jnp.clip(ratio, 1 - epsilon, 1 + high)
+        clip = jnp.clip(ratio, 1 - epsilon, 1 + epsilon_high)
         free, clipped = -ratio * batch.advantages, -clip * batch.advantages
         losses = jnp.maximum(free, clipped)
         measured = {
@@ -96,7 +94,8 @@ def grpo_loss_fn(
             weight = jnp.minimum(_ratio(old - batch.sampler_per_token_logps), truncation)
             losses, measured["is_weight"] = losses * weight, weight
         if beta:
-            kl = k3(batch.ref_per_token_logps - logps)
+            d = batch.ref_per_token_logps - logps
+            kl = jnp.exp(d) - d - 1  # Schulman's k3: unbiased and never negative
             losses, measured["kl"] = losses + beta * kl, kl
         metrics = {
             name: _weighted(values, mask, batch.token_weights) for name, values in measured.items()
@@ -104,12 +103,6 @@ def grpo_loss_fn(
         return _weighted(losses, mask, batch.weights), metrics
 
     return loss_fn
-
-
-def k3(difference: jax.Array) -> jax.Array:
-    """Schulman's estimate of KL(pi || ref) at a sampled token from d = log ref - log pi: e^d - d -
-    1, unbiased and never negative."""
-    return jnp.exp(difference) - difference - 1
 
 
 def _ratio(log_ratio: jax.Array) -> jax.Array:

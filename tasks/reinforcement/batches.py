@@ -52,7 +52,6 @@ from tasks.reinforcement.rollout import (
 )
 from tasks.sampling.rollouts import (
     is_logged,
-    rollout_compiles,
     rollout_logps,
     rollout_seed,
     sample_groups,
@@ -92,11 +91,12 @@ class RolloutBatches:
     ) -> None:
         self.config, self.loaded, self.examples, self.job = config, loaded, examples, job
         self.rewards = parse_rewards(config.rewards, "rewards")
+        # before rewards are prepared, which a judge may be paid for
+        self.chooser = Chooser(config.curriculum, examples, config.seed, config.steps)
         self.scorer = Scorer(self.rewards, resources) if is_committer() else None
         self.sampler, self.token_logps = programs
         self.reference = initial_policy(loaded.model) if config.beta else None
         self.journal = Journal(job.work, "rollouts")
-        self.chooser = Chooser(config.curriculum, examples, config.seed, config.steps)
         self.metrics: dict[int, dict[str, float]] = {}
         self.samples: list[dict[str, Any]] = []
         self.passing_code = PassingCode()
@@ -107,10 +107,10 @@ class RolloutBatches:
         self._waiting: dict[int, tuple[Sampled, Rows | Future[Rewards] | None]] = {}
         self.rollout: Rollout | None = None
         self._batch: PolicyBatch | None = None
-        self._compiled_before = {"sampler": 0, "token_logps": 0}
 
     def batch_at(self, step: int) -> PolicyBatch:
-        """The training input of update `step` (from 0). Samples what is due until then."""
+        """The training input of update `step` (from 0). Samples what is due until then. Raises
+        StageFailed: a program compiled more than once."""
         index, reused = divmod(step, self.config.num_iterations)
         if reused and self._batch is not None:
             self.metrics[step + 1] = self.metrics[step]
@@ -166,16 +166,12 @@ class RolloutBatches:
             old = self._logps(nnx.state(self.loaded.model), texts)
             difference = np.abs(old - self._sampler_logps(completions[:some]))
             gap = float(difference[tokens_there(texts, config.response_length)].mean())
-        sampled = Sampled(
-            chosen, completions, old if config.off_policy else None, gap, self.compiles()
-        )
+        sampled = Sampled(chosen, completions, old if config.off_policy else None, gap)
         self.journal.put(entry, sampled.rows())
         return sampled
 
     def _begin(self, index: int, sampled: Sampled) -> None:
         """Start scoring, unless the journal has the rewards."""
-        for name, count in sampled.compiles.items():
-            self._compiled_before[name] = max(count, self._compiled_before[name])
         found: Rows | Future[Rewards] | None = self.journal.get(f"{self._entry(index)}.scored")
         if found is not None:
             self._count_on(index)
@@ -342,7 +338,6 @@ class RolloutBatches:
         return {}, {
             "samples": self.samples,
             "audit": self.passing_code.state(),
-            "compiles": self.compiles(),
             "chooser": self.chooser.state(),
             "next": self._next,
             "held": self._frozen_at,
@@ -352,7 +347,7 @@ class RolloutBatches:
     def restore(self, step: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         """Go on after `step` updates with the `state` of then, and with the rollouts that later
         updates train on."""
-        self.samples, self._compiled_before = values["samples"], values["compiles"]
+        self.samples = values["samples"]
         self._frozen_at, self._put_back_before = values["held"], values["put_back_before"]
         self.chooser.restore(values["chooser"])
         self.passing_code.restore(values["audit"])
@@ -381,10 +376,6 @@ class RolloutBatches:
                 " the stage starts over."
             )
         return rows
-
-    def compiles(self) -> dict[str, int]:
-        """`tasks.sampling.rollouts.rollout_compiles` of this stage. Raises StageFailed."""
-        return rollout_compiles(self.sampler, self.token_logps, self._compiled_before)
 
 
 def initial_policy(model: Any) -> Any:

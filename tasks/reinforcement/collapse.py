@@ -50,7 +50,6 @@ from tasks.reinforcement.rewarding import combine
 
 if TYPE_CHECKING:
     from tasks.reinforcement.batches import RolloutBatches
-    from tasks.training.checkpoints import Checkpoint
     from tasks.training.trainer import Trainer
 
 SIGMAS = 4.0
@@ -325,20 +324,18 @@ class Guard:
                 self._work.remove(f"{FOLDER}/{name}")
 
     def _put_back(self, *, counters: bool) -> None:
+        """Restore the best checkpoint. Raises StageFailed: it is missing."""
         from tasks.devices.hosts import barrier
-        from tasks.training.loop import put_back
-
-        with self._best() as found:
-            put_back(self._trainer, found, counters=counters)
-        barrier()
-
-    def _best(self) -> "Checkpoint":
         from tasks.training.checkpoints import FOLDER as CHECKPOINTS
         from tasks.training.checkpoints import Checkpoint
+        from tasks.training.loop import put_back
 
         for name in self._work.children(FOLDER):
             if _step(name) == self.best_step and (tree := self._work.load_tree(f"{FOLDER}/{name}")):
-                return Checkpoint(name, *tree)
+                with Checkpoint(name, *tree) as found:
+                    put_back(self._trainer, found, counters=counters)
+                barrier()
+                return
         self._work.remove(CHECKPOINTS)
         raise StageFailed(
             f"the best checkpoint, after update {self.best_step}, is missing from the stage's"

@@ -46,12 +46,13 @@ class Phase(StrictModel):
     """Which prompts are asked from update `from_step` until the next phase begins.
 
     Attributes:
-        domains: relative weights of domains; one that is not named is not asked. None: all are.
+        domains: relative weights of a domain's prompts, so that one with twice as many is asked
+            twice as often at the same weight; one that is not named is not asked. None: all are.
         difficulties: those that are asked. None: all are.
     """
 
     from_step: int = Field(default=1, ge=1)
-    domains: dict[Domain, Annotated[float, Field(gt=0)]] | None = None
+    domains: dict[Domain, Annotated[float, Field(gt=0)]] | None = Field(default=None, min_length=1)
     difficulties: tuple[int, ...] | None = None
 
     def weight_of(self, prompt: Prompt) -> float:

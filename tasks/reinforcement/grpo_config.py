@@ -86,7 +86,8 @@ class Config(SamplingConfig):
         audit: how many prompts the rewards are audited on before the first update, and which
             findings are allowed (`tasks.rehearsal.reward_audit`).
         beta: weight of the KL to the initial policy; 0 also skips computing it.
-        epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high.
+        epsilon, epsilon_high: the ratio is clipped to 1 - epsilon .. 1 + epsilon_high; where
+            neither the recipe nor its algorithm sets epsilon_high, it is epsilon.
         aggregation, importance, scale_rewards: see `tasks.losses.grpo`.
         truncation: the largest importance weight, of the training program's probability of a token
             over the sampler's (truncated importance sampling); 0: no correction.
@@ -112,14 +113,15 @@ class Config(SamplingConfig):
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Validate, and write out the algorithm's preset and the defaults of the rewards' tables,
-        so that they are part of the stage key.
+        """Validate, and write out the algorithm's preset, the defaults of the rewards' tables and
+        `epsilon_high`, so that they are part of the stage key.
 
         Raises:
             pydantic.ValidationError: this Config does not validate.
             InputError: a reward's table does not, or a reward is listed twice.
         """
-        config = super().parse({**PRESETS.get(str(value.get("algorithm")), {}), **value})
+        high = {"epsilon_high": value["epsilon"]} if "epsilon" in value else {}
+        config = super().parse({**high, **PRESETS.get(str(value.get("algorithm")), {}), **value})
         complete = (one.model_dump(mode="json") for one in parse_rewards(config.rewards, "rewards"))
         return config.model_copy(update={"rewards": tuple(complete)})
 

@@ -37,7 +37,7 @@ from tasks.contract.reward import Resources, Response, RewardConfig
 from tasks.judging.judge import EndpointJudgeConfig
 from tasks.judging.rubric_value import RubricConfig, criteria_of, weighed_again
 from tasks.reinforcement.grpo_config import Config
-from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards, values_of
+from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
 from tasks.reinforcement.rollout import group_advantages, number_of
 
 Source = Literal["ledger", "rulings", "scored"]
@@ -284,7 +284,7 @@ class _Rollout:
                 )
                 for prompt, row, value in zip(self.prompts, self.rows, values, strict=True)
             ]
-        return values_of(values)
+        return np.array(values, np.float64)
 
 
 def _planned(row: LedgerRow) -> int:

@@ -8,7 +8,7 @@ update times that of prompt i's domain; a reward with weight 0 is not asked. Whe
 abstained on response i but not on others to its prompt, r_ij is the mean of theirs: if it dropped
 out, a response that makes a judge fail would be paid what its other rewards pay. A response on
 which every reward abstained has no total and takes no part in its group. NaN marks an abstention in
-the arrays here; a reward that returns NaN itself is refused.
+the arrays here, as NumPy makes of None; a reward that returns NaN itself is refused.
 """
 
 import math
@@ -43,10 +43,12 @@ class Rewards:
     def of_ledger(cls, rows: Sequence[Mapping[str, Any]]) -> Self:
         """Read them from a rollout's rows of the ledger."""
         names = list(rows[0]["rewards"])
-        components = {name: values_of([row["rewards"][name] for row in rows]) for name in names}
+        components = {
+            name: np.array([row["rewards"][name] for row in rows], np.float64) for name in names
+        }
         details = {name: [row["details"].get(name, {}) for row in rows] for name in names}
         given = {name: of_each for name, of_each in details.items() if any(of_each)}
-        return cls(components, values_of([row["reward"] for row in rows]), given)
+        return cls(components, np.array([row["reward"] for row in rows], np.float64), given)
 
 
 def parse_rewards(tables: Sequence[dict[str, Any]], where: str) -> list[RewardConfig]:
@@ -194,11 +196,6 @@ def combine(
     return np.where(silent, np.nan, np.ma.filled(totals, np.nan))
 
 
-def values_of(numbers: Sequence[float | None]) -> np.ndarray:
-    """(N,) float64, NaN for None."""
-    return np.array([np.nan if number is None else number for number in numbers], np.float64)
-
-
 def agreed(rewards: Rewards | None) -> Rewards:
     """Give host 0's rewards to every host; their details stay on host 0."""
     told = None
@@ -227,7 +224,7 @@ def _checked(name: str, values: Any, count: int) -> np.ndarray:
                 f"reward {name!r} returned {value!r} for response {index}; a reward is a finite"
                 " number, or None to abstain"
             )
-    return values_of(numbers)
+    return np.array(numbers, np.float64)
 
 
 def responses_of(completions: Sequence[Any]) -> list[Response]:

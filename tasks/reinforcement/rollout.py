@@ -57,14 +57,12 @@ class Sampled:
             None where no loss needs them.
         gap: mean absolute difference between those and the sampler's, in nats; None where it was
             not measured.
-        compiles: name -> programs compiled so far.
     """
 
     chosen: list[int]
     completions: "list[Completion]"
     old: np.ndarray | None
     gap: float | None
-    compiles: dict[str, int]
 
     def rows(self) -> Rows:
         """The journal's entry: a header, and a row per response."""
@@ -74,7 +72,7 @@ class Sampled:
         ]
         for place, old in enumerate(() if self.old is None else self.old):
             responses[place]["old"] = _text(old[: len(self.completions[place].tokens)])
-        return [{"chosen": self.chosen, "gap": self.gap, "compiles": self.compiles}, *responses]
+        return [{"chosen": self.chosen, "gap": self.gap}, *responses]
 
     @classmethod
     def of(cls, rows: Rows, sampler: "Sampler") -> "Sampled":
@@ -90,7 +88,7 @@ class Sampled:
         if "old" in responses[0]:
             values = (_array(row["old"], np.float32) for row in responses)
             old = padded(values, len(responses), sampler.response_length)
-        return cls(head["chosen"], completions, old, head["gap"], head["compiles"])
+        return cls(head["chosen"], completions, old, head["gap"])
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,8 @@ class Rollout:
 
     @cached_property
     def correct(self) -> np.ndarray:
-        """(P, G) of True, False, and None where an answer cannot be verified. Host 0 says: a limit
-        of time decides on code."""
+        """(P, G) of True, False, and None where nothing is known (`are_correct`). Host 0 says: a
+        limit of time decides on code."""
         texts = [completion.text for completion in self.completions]
         found = agree(are_correct(self.prompts, texts) if is_committer() else None)
         return np.array(found, object).reshape(-1, self.group_size)

@@ -16,7 +16,7 @@ from tasks.devices.hosts import fetch, spread
 from tasks.models.loading import LoadedModel
 from tasks.planning.programs import Program, compilations, rows, shapes
 from tasks.reward_models.steps import TraceRow, response_arrays
-from tasks.reward_models.traces import row_scores, soft_minimum, trace_rows
+from tasks.reward_models.traces import response_scores, soft_minimum
 
 
 class Scores(NamedTuple):
@@ -80,8 +80,6 @@ class TraceScorer:
     ) -> tuple[jax.Array, jax.Array]:
         """The program: (B, P) and (B, R) ids, (B, R) bool -> (B,) scores of traces and (B, R) of
         tokens."""
-        scores = row_scores(
-            nnx.merge(self._graph, state),
-            trace_rows(prompts, responses, ends, self.loaded.tokenizer.pad_id),
-        )
+        model, pad_id = nnx.merge(self._graph, state), self.loaded.tokenizer.pad_id
+        scores = response_scores(model, prompts, responses, pad_id)
         return soft_minimum(scores, ends), scores

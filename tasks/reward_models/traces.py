@@ -1,41 +1,24 @@
-"""Traces in a compiled step: rows for one forward pass, and the scores of tokens and of whole
-traces."""
+"""Traces in a compiled step: the scores of tokens and of whole traces."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from tasks.devices.hosts import by_rows
 from tasks.models.scalar_head import token_scores
 from tasks.models.vocabulary import positions_of
 
 
-class TraceRows(NamedTuple):
-    """N traces for one forward pass.
-
-    Attributes:
-        tokens, positions, segments: (N, P + R), the model's input.
-        ends: (N, R) bool: the tokens at which a step, or the answer, ends.
-    """
-
-    tokens: jax.Array
-    positions: jax.Array
-    segments: jax.Array
-    ends: jax.Array
-
-
-def trace_rows(
-    prompt_ids: jax.Array, response_ids: jax.Array, ends: jax.Array, pad_id: int
-) -> TraceRows:
-    """Rows of (N, P) left-padded prompts and (N, R) right-padded responses."""
+def response_scores(
+    model: Any, prompt_ids: jax.Array, response_ids: jax.Array, pad_id: int
+) -> jax.Array:
+    """(N, R) scores of the tokens of right-padded responses (N, R) to left-padded prompts (N,
+    P)."""
     tokens = jnp.concatenate([prompt_ids, response_ids], axis=1)
     real = tokens != pad_id
-    return TraceRows(tokens, positions_of(real), real.astype(jnp.int32), ends)
-
-
-def row_scores(model: Any, rows: TraceRows) -> jax.Array:
-    """(N, R) scores of the tokens of the responses."""
-    return token_scores(model, rows.tokens, rows.positions, rows.segments, rows.ends.shape[1])
+    rows = map(by_rows, (tokens, positions_of(real), real.astype(jnp.int32)))
+    return token_scores(model, *rows, response_ids.shape[1])
 
 
 def soft_minimum(scores: jax.Array, ends: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ distinct    distinct 4-grams of words / all 4-grams: 1 for prose, 1/k for a text
 
 So connectives without content, a restated prompt or answer, a repeated sentence and wrong
 arithmetic earn little or nothing. It cannot see whether the steps are true, or about the prompt:
-four lines of `1 + 1 = 2` earn 1 where GSM8K's own solutions earn 0.86. It is cheap and
+four sums such as `1 + 1 = 2` earn 1 where GSM8K's own solutions earn 0.86. It is cheap and
 deterministic, to be used beside rewards that verify. The seeds report "a marked increase in Chain
 of Thought markers" but no formula; this one is ours. Time is linear in the length of the text.
 """

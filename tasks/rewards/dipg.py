@@ -54,6 +54,7 @@ Prompts without grounding or context, and answerable ones whose answer cannot be
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import Literal, Self
 
@@ -66,7 +67,7 @@ from tasks.verification.correct import are_correct
 Version = Literal["v3", "v4"]
 
 _FEWEST_PROOF_WORDS = 3
-_PERCENT = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,9})? ?%")
+_PERCENT = re.compile(r"(?<![\w.])(\d{1,9}(?:\.\d{1,9})?) ?%")
 
 
 class Config(RewardConfig):
@@ -174,8 +175,8 @@ def _grade_v4(one: Channels, context: str, told: bool, right: bool, abstained: b
 def _agrees(one: Channels) -> bool:
     """False when the proof states one percentage and the answer another: the only test of the gym's
     that needs no list of medical words."""
-    stated = {"".join(found.split()) for quote in one.quotes for found in _PERCENT.findall(quote)}
-    answered = {"".join(found.split()) for found in _PERCENT.findall(one.final)}
+    stated = {Fraction(found) for quote in one.quotes for found in _PERCENT.findall(quote)}
+    answered = set(map(Fraction, _PERCENT.findall(one.final)))
     return len(stated) != 1 or answered <= stated
 
 
@@ -189,4 +190,4 @@ def _is_grounded(quotes: Sequence[str], context: str) -> bool:
     return all((bare := folded(quote).strip(ENDS)) != "" and bare in plain for quote in quotes)
 
 
-REWARD = Reward(version=6, config=Config, score=score, at=Config.at)
+REWARD = Reward(version=7, config=Config, score=score, at=Config.at)

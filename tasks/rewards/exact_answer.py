@@ -2,7 +2,8 @@
 
 Agreement is that of the evaluations: `tasks.verification.verify`, and the grounded refusal
 (`tasks.evaluation.grounding.abstains`) for grounded prompts whose context has no answer. Prompts
-whose answer cannot be verified (check = "none") abstain.
+whose answer cannot be verified (check = "none") abstain, and so does a response whose sandbox
+failed.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@ other answer or none.
 
     r = 1                   the prompt's check agrees, as in `exact_answer`
     r = the band's value    |answer / reference - 1| <= the band's `within`; the narrowest band that
-                            holds it
+                            holds it; 48% is 0.48 where the check reads 50% as 0.5
     r = wrong               otherwise, malformed responses and calculations copied from the question
                             included
 
@@ -27,7 +27,7 @@ from schemas.base import StrictModel
 from schemas.examples import Prompt
 from tasks.contract.reward import Response, Reward, RewardConfig
 from tasks.verification.copied import is_copied
-from tasks.verification.numbers import Number, parse_number
+from tasks.verification.numbers import Number, gap_of, parse_number
 from tasks.verification.verify import Verdict, verify_many
 
 CHECKS = ("numeric", "math")
@@ -80,9 +80,9 @@ def _near(config: Config, prompt: Prompt, verdict: Verdict, reference: Number) -
     given = None if verdict.answer is None else parse_number(verdict.answer)
     if given is None or reference.value == 0 or is_copied(prompt, verdict.answer or ""):
         return config.wrong
-    gap = abs(given.value / reference.value - 1)
+    gap = gap_of(given, reference) / abs(reference.value)
     values = (band.value for band in config.near if gap <= Fraction(str(band.within)))
     return next(values, config.wrong)
 
 
-REWARD = Reward(version=2, config=Config, score=score)
+REWARD = Reward(version=3, config=Config, score=score)

@@ -71,11 +71,12 @@ def sample_groups(
     progress: Callable[[int], None] | None = None,
 ) -> "list[list[Completion]]":
     """`group_size` responses to each example's prompt. `journal` and `progress` (in responses) are
-    `Sampler.generate`'s."""
+    `Sampler.generate`'s. Raises StageFailed: as `require_one_program`."""
     prompts = [example.prompt for example in examples for _ in range(group_size)]
     completions = sampler.generate(
         prompts, temperature=temperature, seed=seed, journal=journal, progress=progress
     )
+    require_one_program(sampler=sampler.compiles)
     return [completions[start : start + group_size] for start in range(0, len(prompts), group_size)]
 
 
@@ -110,6 +111,7 @@ def sample_before_training(
 
     Raises:
         InputError: as `fitting_prompts`.
+        StageFailed: as `sample_groups`.
     """
     config = job.config
     fitting, dropped = fitting_prompts(
@@ -144,12 +146,13 @@ def rollout_logps(
     program: Any, state: Any, texts: Sequence[Text], config: SamplingConfig, loaded: "LoadedModel"
 ) -> np.ndarray:
     """(N, R) float32 log-probabilities of the responses at the temperature of sampling, computed in
-    blocks of a micro-batch's rows."""
+    blocks of a micro-batch's rows. Raises StageFailed: as `require_one_program`."""
     from tasks.models.attention import sees_prefixes
+    from tasks.planning.programs import compilations
     from tasks.training.packed_logps import texts_logps
 
     length = config.prompt_length + config.response_length
-    return texts_logps(
+    found = texts_logps(
         program,
         state,
         in_groups(texts, shared=sees_prefixes(loaded.mesh)),
@@ -159,28 +162,18 @@ def rollout_logps(
         mesh=loaded.mesh,
         temperature=config.temperature,
     )
+    require_one_program(**{program.__name__: compilations(program)})
+    return found
 
 
-def rollout_compiles(
-    sampler: "Sampler", token_logps: Any, before: Mapping[str, int], **others: int
-) -> dict[str, int]:
-    """`compiled_once` of `rollout_programs` and of `others`."""
-    from tasks.planning.programs import compilations
-
-    counts = {"sampler": sampler.compiles, "token_logps": compilations(token_logps)}
-    return compiled_once(counts | others, before)
-
-
-def compiled_once(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """The number of compiled programs by name, in this attempt or the one that it continues. Raises
-    StageFailed: a shape was not fixed."""
-    compiled = {name: max(count, before[name]) for name, count in counts.items()}
+def require_one_program(**compiled: int) -> None:
+    """Raise StageFailed where one of these (name -> how many programs it has compiled) was compiled
+    more than once: its shapes were not fixed."""
     for name, count in compiled.items():
         if count > 1:
             raise StageFailed(
                 f"{name} compiled {count} times; a stage compiles each program once (fixed shapes)"
             )
-    return compiled
 
 
 def is_logged(config: Any, first: int) -> bool:

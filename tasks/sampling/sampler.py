@@ -68,8 +68,8 @@ class Sampler:
     the rows.
 
     Attributes:
-        compiles: the number of programs that this sampler has compiled, or an earlier one whose
-            results it took from a journal: 1 after any number of calls.
+        compiles: the number of programs that this sampler has compiled: 1 after any number of
+            calls, 0 where all batches were in a journal.
     """
 
     def __init__(
@@ -97,11 +97,10 @@ class Sampler:
         self.prompt_length, self.response_length = prompt_length, response_length
         self._graph, _ = nnx.split(loaded.model)
         self._program: Any = jax.jit(self._generate)
-        self._compiled_before = 0
 
     @property
     def compiles(self) -> int:
-        return max(compilations(self._program), self._compiled_before)
+        return compilations(self._program)
 
     def generate(
         self,
@@ -156,16 +155,13 @@ class Sampler:
                 wanted = min(self.batch_size, len(rows) - start)
                 batch = [self.completion_of(tokens[row], logps[row]) for row in range(wanted)]
                 if journal:
-                    kept = ({"tokens": one.tokens, "logps": one.logps.tolist()} for one in batch)
-                    journal.put(entry, [row | {"compiles": self.compiles} for row in kept])
+                    kept = [{"tokens": one.tokens, "logps": one.logps.tolist()} for one in batch]
+                    journal.put(entry, kept)
             else:
                 batch = [
                     self.completion_of(row["tokens"], np.array(row["logps"], np.float32))
                     for row in stored
                 ]
-                self._compiled_before = max(
-                    self._compiled_before, *(row["compiles"] for row in stored)
-                )
             out.extend(batch)
             if progress:
                 progress(len(out))

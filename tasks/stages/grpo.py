@@ -195,8 +195,6 @@ def small(config: Config, sizes: Sizes) -> Config:
         batch_size=groups * group,
         group_size=group,
         learning_rate=3e-4,
-        prompt_length=sizes.prompt_of(config.prompt_length),
-        response_length=sizes.answer_of(config.response_length),
         audit=config.audit.model_copy(update=audited if sizes.few else {}),
     )
 
@@ -269,7 +267,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
             job.log.info("reward %s: %s", name, numbers)
     waited = sum(batches.judge_wait_seconds.values())
     job.log.info("waited %.1f s for rewards, %.2f s an update", waited, waited / max(1, len(curve)))
-    compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
     if warning := batches.passing_code.warning():
         job.log.warning(warning)
@@ -286,7 +283,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
         **means_of(curve),
         **batches.passing_code.metrics(),
         **guard.metrics(),
-        "compiles": {"train_step": trainer.compiles, **compiles},
     }
 
 

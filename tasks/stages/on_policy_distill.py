@@ -40,6 +40,7 @@ from tasks.distillation.student_samples import (
     gemma_teacher,
     make_batch,
 )
+from tasks.models.model_source import model_dependencies
 from tasks.sampling.rollouts import curve_mean, fitting_prompts, rollout_programs
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ def batch_sizes(config: Config) -> dict[str, int]:
 def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | None") -> "Trainer":
     """The trainer of this stage. For `gkd`, attach the teacher's embedding to the student. Else
     responses share rows, and the step skips micro-batches in which nothing is predicted."""
-    from tasks.distillation.gkd_batches import attach_teacher
-    from tasks.losses.distillation import gkd_loss_fn
+    from tasks.losses.distillation import attach_teacher, gkd_loss_fn
     from tasks.losses.grpo import grpo_loss_fn
     from tasks.training.trainer import make_trainer
 
@@ -96,7 +96,10 @@ def trainer_of(config: Config, loaded: "LoadedModel", teacher: "LoadedModel | No
             teacher=teacher.config,
         )
     else:
-        loss = grpo_loss_fn(beta=0.0, epsilon=config.loss.epsilon, temperature=config.temperature)
+        bound = config.loss.epsilon
+        loss = grpo_loss_fn(
+            beta=0.0, epsilon=bound, epsilon_high=bound, temperature=config.temperature
+        )
         trainer.is_wanted = lambda batch: batch.predicts.any()
     return trainer.with_loss_fn(loss, has_aux=True).with_gen_model_input_fn(
         lambda batch: {"train_example": batch}
@@ -134,8 +137,8 @@ def programs(config: Config, model: "LoadedModel", upstream: Mapping[str, Any]) 
     size, lengths = config.batch_size, (config.prompt_length, config.response_length)
     weights = shapes(nnx.state(model.model))
     logps = np.zeros((size, config.response_length), np.float32)
-    prompt_ids, completion_ids = (np.zeros((size, length), np.int32) for length in lengths)
-    scored = Scored(prompt_ids, completion_ids, logps, logps)
+    prompt, response = ([0] * length for length in lengths)
+    scored = Scored([(prompt, response)] * size, logps, logps)
     trips = vocabulary_trips(size // config.accumulation * config.response_length, trainer.mesh)
     _, optimizer, _ = map(shapes, trainer.state())
     rollouts = -(-config.steps // config.num_iterations)
@@ -175,8 +178,11 @@ def open_teacher(
     require_one_teacher(config, job.inputs)
     if isinstance(config.teacher, EndpointTeacherConfig):
         account = ["on_policy_distill", config.model_dump(mode="json")]
-        pad_id = loaded.tokenizer.pad_id
-        return EndpointTeacher(config.teacher, job.answers, pad_id=pad_id, account=account), None
+        length = config.response_length
+        teacher = EndpointTeacher(
+            config.teacher, job.answers, response_length=length, account=account
+        )
+        return teacher, None
     if config.teacher is None:
         model = load_model(job.inputs["teacher"], loaded.mesh)
     else:
@@ -201,8 +207,6 @@ def small(config: Config, sizes: Sizes) -> Config:
         batch_size=next(whole).batch_size,
         learning_rate=3e-4,
         teacher=teacher,
-        prompt_length=sizes.prompt_of(config.prompt_length),
-        response_length=sizes.answer_of(config.response_length),
     )
 
 
@@ -236,7 +240,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
         costs = teacher.costs()
     finally:
         teacher.close()
-    compiles = batches.compiles()
     write_jsonl(job.out / "rollouts.jsonl", batches.samples)
     save_trained(trainer, loaded, job)
 
@@ -250,7 +253,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
         **{f"{name}_last": curve_mean(name, curve[-10:]) for name in _CURVES},
         "unscored": curve_mean("unscored", curve),
         **costs,
-        "compiles": {"train_step": trainer.compiles, **compiles},
     }
 
 
@@ -267,5 +269,6 @@ KIND = Kind(
     small=small,
     programs=programs,
     devices=lambda config: True,
+    dependencies=lambda config, data: model_dependencies(config.model),
     extra_models=extra_models,
 )

@@ -51,7 +51,12 @@ from tasks.reward_models.reliability import (
     pair_metrics,
     write_calibration,
 )
-from tasks.sampling.rollouts import curve_mean, sample_before_training, sampler_of
+from tasks.sampling.rollouts import (
+    curve_mean,
+    require_one_program,
+    sample_before_training,
+    sampler_of,
+)
 from tasks.training.preference_pairs import mine_pairs, read_pairs
 from tasks.verification.verify import check_versions
 
@@ -191,8 +196,6 @@ def small(config: Config, sizes: Sizes) -> Config:
         damaged=min(config.damaged, sizes.rows),
         samples_per_prompt=samples,
         sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
-        prompt_length=sizes.prompt_of(config.prompt_length),
-        response_length=sizes.answer_of(config.response_length),
         **learned,
     )
 
@@ -202,7 +205,8 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     Raises:
         InputError: no prompt fits.
-        StageFailed: there are too few pairs, or the accuracy is too low.
+        StageFailed: there are too few pairs, the accuracy is too low, or a program compiled more
+            than once.
     """
     from tasks.models.loading import policy_or_base
     from tasks.models.scalar_head import load_scoring_model
@@ -236,11 +240,11 @@ def run(job: Job[Config]) -> dict[str, Any]:
     trainer = trainer_of(config, loaded)
     curve = fit(trainer, batch_at, config, job)
     save_trained(trainer, loaded, job)
-    compiles = trainer.compiles
     del trainer, loaded
     # measure the model as written: rounded, with its adapters merged
     scorer = TraceScorer(load_scoring_model(job.out, mesh), config.scoring_batch_size, config)
     measured = _measured(job, scorer, splits["validation"], splits["heldout"])
+    require_one_program(score_traces=scorer.compiles)
     last = curve[-10:]
     return {
         **measured,
@@ -250,7 +254,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "loss_first": curve[0]["loss"],
         "loss_last": curve_mean("loss", last),
         "train_accuracy_last": curve_mean("rewards/accuracy", last),
-        "compiles": {"train_step": compiles, "score_traces": scorer.compiles},
     }
 
 
@@ -329,7 +332,11 @@ def _measured(
     for name, attack in ATTACKS.items():
         tried = [(attacked(one.pair, attack), one) for one in found]
         fitting = [(pair, before) for pair, before in tried if fits(pair)]
-        after, _ = scored([pair for pair, _ in fitting])
+        again = scorer.score([pair.rows(tokenizer)[1] for pair, _ in fitting])
+        after = [
+            ScoredPair(pair, before.chosen, one.trace, one.steps)
+            for (pair, before), one in zip(fitting, again, strict=True)
+        ]
         metrics["attacks"][name] = attack_metrics(
             [before for _, before in fitting], after, calibration
         )

@@ -244,7 +244,6 @@ def run(job: Job[Config]) -> dict[str, Any]:
         "padding": train.padding,
         "dropped": dropped,
         "epochs": config.steps * config.batch_size / len(train),
-        "compiles": {"train_step": trainer.compiles},
     }
 
 

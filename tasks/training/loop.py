@@ -162,7 +162,7 @@ def fit(
     curves.close()
     if paused_at is not None:
         raise Stopped(f"paused at its checkpoint after step {paused_at} of {config.steps}")
-    if trainer.compiles != 1:
+    if trainer.compiles > 1:
         raise StageFailed(
             f"the training step compiled {trainer.compiles} times; a stage compiles each program"
             " once (fixed shapes)"
@@ -278,9 +278,7 @@ def _save(
     arrays = trained_arrays(trainer)
     state, values = keeps.state(step) if keeps else ({}, {})
     arrays |= {f"kept/{name}": value for name, value in state.items()}
-    checkpoints.save(
-        step, arrays, {"rows": curves.rows, "compiles": trainer.compiles, "kept": values}
-    )
+    checkpoints.save(step, arrays, {"rows": curves.rows, "kept": values})
 
 
 def _resume(
@@ -311,7 +309,6 @@ def _resume(
         state = {key.removeprefix("kept/"): found.read(key) for key in kept}
     if keeps:
         keeps.restore(found.step, state, found.values["kept"])
-    trainer.compiled_before = found.values["compiles"]
     curves.restore(found.values["rows"])
     job.log.info(
         "resuming at step %d of %d from checkpoint %s, written %.0f s ago",

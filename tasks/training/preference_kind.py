@@ -31,7 +31,7 @@ from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data.packing import Shape, Text
 from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 from tasks.devices.hosts import make_mesh
-from tasks.sampling.rollouts import compiled_once, sample_before_training, sampler_of
+from tasks.sampling.rollouts import require_one_program, sample_before_training, sampler_of
 from tasks.training.preference_pairs import mine_pairs, read_pairs, require_pairs
 from tasks.verification.verify import check_versions
 
@@ -180,8 +180,6 @@ def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
         samples_per_prompt=samples,
         sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
         min_pairs=min(config.min_pairs, 1 if sizes.few else 4),
-        prompt_length=sizes.prompt_of(config.prompt_length),
-        response_length=sizes.answer_of(config.response_length),
     )
 
 
@@ -209,7 +207,7 @@ def run(job: Job[Any], loss: "PairLoss", *, reference: bool = False) -> dict[str
     told = "%d pairs: %d of the policy's samples (%s), %d of the data"
     job.log.info(told, len(pairs), sampled, about, len(taken))
     if config.prompts:
-        require_pairs(pairs, about["prompts_by_outcome"], config.min_pairs)
+        require_pairs(pairs, about["prompts_by_outcome"], config.min_pairs, len(taken))
     elif len(pairs) < config.min_pairs:
         raise StageFailed(
             f"the data has {len(pairs)} preference pairs that can be used ({left_out['too_long']}"
@@ -224,10 +222,8 @@ def run(job: Job[Any], loss: "PairLoss", *, reference: bool = False) -> dict[str
     batches = PairBatches(texts, config, loaded)
     told = "%d micro-batches of %d rows of %d tokens for %d steps, %.0f %% of them padding"
     job.log.info(told, batches.micro_batches, *batches.shape, config.steps, 100 * batches.padding)
-    compiles = {"sampler": sampler.compiles} if config.prompts else {}
     if reference:
-        found = reference_logps(job, loaded, texts, batches.shape)
-        batches.ref_logps, compiles["token_logps"] = found
+        batches.ref_logps = reference_logps(job, loaded, texts, batches.shape)
     trainer = trainer_of(config, loaded, loss)
     curve = fit(trainer, batches.at, config, job)
     save_trained(trainer, loaded, job)
@@ -247,21 +243,17 @@ def run(job: Job[Any], loss: "PairLoss", *, reference: bool = False) -> dict[str
         "margin_last": curve[-1]["rewards/margin"],
         "accuracy_first": curve[0]["rewards/accuracy"],
         "accuracy_last": curve[-1]["rewards/accuracy"],
-        "compiles": {"train_step": trainer.compiles, **compiles},
     }
 
 
 def reference_logps(
     job: Job[Any], loaded: "LoadedModel", pairs: Sequence[tuple[Text, Text]], shape: Shape
-) -> tuple[np.ndarray, int]:
+) -> np.ndarray:
     """(pairs, 2) float32 log-probabilities of the chosen and the rejected responses under the model
     as it is; journaled.
 
     Args:
         shape: of the rows that are computed at a time.
-
-    Returns:
-        them, and how many programs were compiled, in this attempt or in the one that computed them.
 
     Raises:
         StageFailed: a shape was not fixed.
@@ -288,11 +280,11 @@ def reference_logps(
             progress=lambda done, total: job.progress(done, total, "reference rows"),
         )
         sums = found.sum(axis=1).reshape(-1, 2)
-        compiles = compiled_once({"token_logps": compilations(program)}, {"token_logps": 0})
-        entry = [{"logps": sums.tolist(), "compiles": compiles["token_logps"]}]
+        require_one_program(token_logps=compilations(program))
+        entry = [{"logps": sums.tolist()}]
         journal.put("logps", entry)
     (row,) = entry
-    return np.asarray(row["logps"], np.float32), row["compiles"]
+    return np.asarray(row["logps"], np.float32)
 
 
 def _pairs_of_policy(

@@ -197,7 +197,8 @@ def mine_pairs(
     if teacher_when_none_verified:
         lacking = [one for one, checked in found if all(each.rejected_because for each in checked)]
         right = are_correct(lacking, [one.response() for one in lacking])
-        taught = {one.id for one, good in zip(lacking, right, strict=True) if good is not False}
+        told = zip(lacking, right, strict=True)
+        taught = {one.id for one, good in told if good or not is_verifiable(one)}
     for example, checked in found:
         how = pairs_per_prompt, rejected_because, example.id in taught, long_factor
         mined = pairs_of_prompt(example, checked, *how)
@@ -249,10 +250,10 @@ _FIXES = {
 
 
 def require_pairs(
-    pairs: Sequence[PreferencePair], outcomes: dict[str, int], min_pairs: int
+    pairs: Sequence[PreferencePair], outcomes: dict[str, int], min_pairs: int, of_data: int = 0
 ) -> None:
-    """Raise StageFailed when there are fewer than `min_pairs` pairs; say why most prompts gave none
-    and what to change."""
+    """Raise StageFailed when there are fewer than `min_pairs` pairs, `of_data` of which are not of
+    the prompts; say why most prompts gave none and what to change."""
     if len(pairs) >= min_pairs:
         return
     prompts = sum(outcomes.values())
@@ -263,6 +264,7 @@ def require_pairs(
         else "raise prompts or pairs_per_prompt"
     )
     raise StageFailed(
-        f"{prompts} prompts gave {len(pairs)} preference pairs, fewer than min_pairs = {min_pairs} "
-        f"({', '.join(f'{name}: {count}' for name, count in outcomes.items())}); {because}."
+        f"{prompts} prompts gave {len(pairs) - of_data} preference pairs"
+        f"{f' and the data {of_data}' if of_data else ''}, fewer than min_pairs = {min_pairs} ("
+        f"{', '.join(f'{name}: {count}' for name, count in outcomes.items())}); {because}."
     )

@@ -49,12 +49,10 @@ class Trainer(PeftTrainer):
         is_wanted: computed in the program for each micro-batch: False skips it, and it adds
             nothing. None: none is skipped.
         reported: the newest update's report; None before the first.
-        compiled_before: how many programs the step compiled in the attempt that this one resumes.
     """
 
     is_wanted: Callable[[Any], jax.Array] | None = None
     reported: Reported | None = None
-    compiled_before: int = 0
 
     def __init__(
         self,
@@ -86,7 +84,7 @@ class Trainer(PeftTrainer):
     @property
     def compiles(self) -> int:
         """How many programs the step has compiled: 1 after any number of steps of one shape."""
-        return max(compilations(self.train_step), self.compiled_before)
+        return compilations(self.train_step)
 
     def state(self) -> tuple[nnx.State, nnx.State, nnx.State]:
         """The first arguments of `train_step`: trained weights, optimizer state, frozen weights."""

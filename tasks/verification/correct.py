@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from schemas.examples import Prompt
 from tasks.evaluation.grounding import abstains
-from tasks.verification.verify import Verdict, verify_many
+from tasks.sandbox.bubblewrap import SandboxFailed
+from tasks.verification.verify import Verdict, for_each, verify
 
 
 def is_verifiable(prompt: Prompt) -> bool:
@@ -14,10 +15,17 @@ def is_verifiable(prompt: Prompt) -> bool:
 
 
 def are_correct(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[bool | None]:
-    """Whether each completion is a well-formed trace with a correct answer; None where the prompt's
-    answer cannot be verified."""
-    verdicts = verify_many(prompts, completions)
-    return [is_correct(prompt, verdict) for prompt, verdict in zip(prompts, verdicts, strict=True)]
+    """Whether each completion is a well-formed trace with a correct answer; None where nothing is
+    known: the prompt's answer cannot be verified, or the sandbox for its code failed."""
+    pairs = list(zip(prompts, completions, strict=True))
+
+    def judge(index: int) -> bool | None:
+        try:
+            return is_correct(pairs[index][0], verify(*pairs[index]))
+        except SandboxFailed:
+            return None
+
+    return for_each(prompts, judge)
 
 
 def is_correct(prompt: Prompt, verdict: Verdict) -> bool | None:

@@ -183,12 +183,18 @@ def _scale(unit: str, *, money: bool) -> Fraction | int | None:
     return scale
 
 
-def is_close(value: Number, reference: Number, tolerance: float | None) -> bool:
-    """Whether two numbers agree, as `tasks.checks.numeric` says."""
+def gap_of(value: Number, reference: Number) -> Fraction:
+    """The distance of two numbers; a percentage is a fraction, too, beside a reference of at most 1
+    without a percent sign."""
     values = [value.value]
     if value.percent and not reference.percent and abs(reference.value) <= 1:
         values.append(value.value / 100)
-    gap, size = min(abs(one - reference.value) for one in values), abs(reference.value)
+    return min(abs(one - reference.value) for one in values)
+
+
+def is_close(value: Number, reference: Number, tolerance: float | None) -> bool:
+    """Whether two numbers agree, as `tasks.checks.numeric` says."""
+    gap, size = gap_of(value, reference), abs(reference.value)
     if tolerance is not None:
         return gap <= size * Fraction(str(tolerance))
     if reference.value.denominator == 1:

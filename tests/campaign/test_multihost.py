@@ -186,8 +186,6 @@ def test_hosts_compute_what_one_device_computes(slice_of: SliceOf) -> None:
     assert ours["completion"] == theirs["completion"]
     for stage in ("reasoning_eval", "safety_eval"):
         assert several.undisturbed(stage).metrics["n"] == one.undisturbed(stage).metrics["n"]
-    compiles = [slice.undisturbed("grpo").metrics["compiles"] for slice in (several, one)]
-    assert compiles[0] == compiles[1]
     assert list((several.root / "host-1").rglob("artifacts"))  # host 1 read from the bucket
 
 

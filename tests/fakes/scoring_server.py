@@ -35,9 +35,8 @@ class ScoringServer:
 
         @jax.jit
         def logps(tokens: jax.Array) -> jax.Array:
-            hidden, _ = loaded.model(
-                tokens, jnp.arange(length)[None], (tokens != 0).astype(jnp.int32)
-            )
+            # what follows a text changes nothing before it
+            hidden, _ = loaded.model(tokens, jnp.arange(length)[None], jnp.ones_like(tokens))
             found = jax.nn.log_softmax(loaded.model.unembed(hidden))[0, :-1]
             return jnp.take_along_axis(found, tokens[0, 1:, None], axis=-1)[:, 0]
 

@@ -314,7 +314,7 @@ def write_training(stage: StageSpec, out: Path, text: str) -> dict[str, Any]:
         audited = json.dumps(audit | {"findings": [finding]})
         (out / "reward_audit.json").write_text(audited, encoding="utf-8")
     write_jsonl(out / "curves.jsonl", curve)
-    return {"loss_last": curve[-1]["loss"], "compiles": {"train_step": 1}}
+    return {"loss_last": curve[-1]["loss"]}
 
 
 def _reasoning_prompt(domain: Domain, number: int, salt: str) -> Example:

@@ -94,7 +94,7 @@ def test_batches_in_the_journal_are_not_sampled_again(make_sampler, journal, tmp
     done: list[int] = []
     again = second.generate(PROMPTS, temperature=1.0, seed=5, journal=journal, progress=done.append)
     assert calls == []
-    assert second.compiles == first.compiles == 1
+    assert (first.compiles, second.compiles) == (1, 0)
     assert done == [3, 6, 7]
 
     the_file(tmp_path, "00000003").write_bytes(b"damaged")

@@ -83,7 +83,9 @@ def test_a_question_shows_task_reference_and_response_as_data_and_asks_for_the_f
     end = asked.text.rpartition("Reply with exactly one JSON object")[2]
     parts = (mark, '"1", "2"', '"1": true if', '"2": a whole number from 1 (worst) to 10 (best)')
     assert [part for part in parts if part not in end] == []
-    schema = asked.parameters["response_format"]["json_schema"]["schema"]["properties"]
+    form = asked.parameters["response_format"]["json_schema"]
+    schema = form["schema"]["properties"]
+    assert form["strict"] is True
     assert schema["grades"]["required"] == ["1", "2"]
     assert schema["mark"] == {"type": "string"}  # no constant: who answers has to read it
     bare, typed = (

@@ -5,7 +5,6 @@ from functools import cache, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -14,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tasks.data.packing import Text
 from tasks.devices.hosts import make_mesh
-from tasks.losses.grpo import grpo_loss_fn, k3
+from tasks.losses.grpo import grpo_loss_fn
 from tasks.reinforcement.rollout import (
     Aggregation,
     PolicyBatch,
@@ -26,26 +25,10 @@ from tasks.training.trainer import Trainer
 from tests.tasks.losses.bigram import EOS, PAD, VOCABULARY, Bigram, completion_logps
 
 
-def test_advantages_equal_the_worked_numbers():
-    """[1,0,1,0]: mean .5, std (ddof 1) sqrt(1/3) = .5773503: +-.5 / .5773513. [1,0,0,0]: mean .25,
-    std .5."""
-    even, odd = np.array([1.0, 0, 1, 0]), np.array([1.0, 0, 0, 0])
-    found = group_advantages(even, 4)
-    np.testing.assert_allclose(found, 0.8660239 * np.array([1, -1, 1, -1]), atol=1e-7)
-    wide = group_advantages(even, 4, epsilon=1e-4)
-    np.testing.assert_allclose(wide, 0.8658754 * np.array([1, -1, 1, -1]), atol=1e-7)
-    found = group_advantages(odd, 4)
-    np.testing.assert_allclose(found, [1.499997, -0.499999, -0.499999, -0.499999], atol=1e-6)
-    found = group_advantages(odd, 4, "none")
-    np.testing.assert_allclose(found, [0.75, -0.25, -0.25, -0.25], rtol=1e-12)
-
-
 def test_advantages_scaled_by_the_batch_share_one_std():
     """Groups [0, 1] and [0, 3]: means .5 and 1.5, std of all four (mean 1, squares 1 0 1 4)
     sqrt(2). An abstention is in no std."""
     expected = np.array([-0.5, 0.5, -1.5, 1.5]) / (2**0.5 + 1e-6)
-    found = group_advantages(np.array([0.0, 1, 0, 3]), 2, "batch")
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
     found = group_advantages(np.array([0.0, 1, np.nan, 0, 3, np.nan]), 3, "batch")
     np.testing.assert_allclose(found, [*expected[:2], 0, *expected[2:], 0], rtol=1e-12)
 
@@ -68,7 +51,7 @@ def test_a_completion_without_a_reward_is_left_out_of_its_group():
         group_advantages(np.ones(6), 4)
 
 
-LOSS: dict[str, Any] = {"beta": 0.0, "epsilon": 0.2}
+LOSS: dict[str, Any] = {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.2}
 PROMPTS = np.array([[PAD, 2, 3], [4, 2, 3]], np.int32)
 COMPLETIONS = np.array([[4, EOS, PAD, PAD], [5, 5, 5, EOS]], np.int32)
 MASK = COMPLETIONS != PAD
@@ -145,23 +128,6 @@ def test_the_temperature_scales_the_logits_of_the_loss_as_of_its_gradient():
     np.testing.assert_allclose(gradient, of_sharp / 0.7, rtol=1e-4, atol=1e-6)
 
 
-def test_an_advantage_may_be_each_tokens_own():
-    """rho = 1: L = -((1 + 3) / 2 + (0 + 1 + 1 + 4) / 4) / 2; what stands at padding does not
-    count."""
-    loss, _ = grpo(Bigram(), example([[1, 3, 9, 9], [0, 1, 1, 4]]))
-    assert loss == pytest.approx(-((1 + 3) / 2 + (0 + 1 + 1 + 4) / 4) / 2, rel=1e-5)
-
-
-def test_the_estimators_of_the_kl_have_its_mean_under_the_policy():
-    """S [.7 .2 .1], T [.5 .3 .2]: KL(S||T) = .0851228, the mean of k1 = -d and of k3; k3 at .3 =
-    .0498588."""
-    s, t = np.array([0.7, 0.2, 0.1]), np.array([0.5, 0.3, 0.2])
-    d = jnp.log(t / s)
-    assert jnp.sum(s * k3(d)) == pytest.approx(0.0851228, abs=1e-6)
-    assert jnp.sum(s * -d) == pytest.approx(0.0851228, abs=1e-6)
-    assert k3(0.3) == pytest.approx(0.0498588, abs=1e-6)
-
-
 def test_a_completion_without_a_reward_is_left_out_of_the_loss_and_of_the_metrics():
     """Of two sequences one counts: the mean over sequences is that one's, for the policy term and
     for the KL."""
@@ -179,15 +145,6 @@ def test_a_batch_in_which_nothing_counts_moves_nothing():
     assert loss == 0
     assert not gradient.any()
     assert all(value == 0 for value in metrics.values())
-
-
-def test_weights_equal_the_worked_numbers():
-    """Losses [[1,2,3,0],[4,0,0,0]], mask [[1,1,1,0],[1,0,0,0]], L = 4: 10 / 4, (2 + 4) / 2, 10 /
-    8."""
-    losses = np.array([[1, 2, 3, 0], [4, 0, 0, 0]])
-    for aggregation, expected in (("token", 2.5), ("sequence", 3.0), ("fixed", 1.25)):
-        weights = row_weights(losses > 0, np.array([True, True]), aggregation, 4)
-        assert np.mean(weights * losses.sum(axis=1)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "fixed"])
@@ -257,17 +214,6 @@ def test_loss_metrics_and_gradients_are_the_same_however_responses_share_rows_an
     same = partial(np.testing.assert_allclose, rtol=0, atol=1e-6)
     for other in found[1:]:
         jax.tree.map(same, other, found[0])
-
-
-def test_the_ratio_of_gspo_is_the_geometric_mean_over_the_response():
-    """Log-ratios [.2, .4] and [-.4, 0, 0, 0]: ratios e^.3, clipped to 1.1 with A = 1, and e^-.1
-    with A = -1."""
-    model = Bigram()
-    old = hand_logps(model) - np.array([[0.2, 0.4, 0, 0], [-0.4, 0, 0, 0]])
-    batch = example([1.0, -1.0], old=old)
-    loss, metrics = grpo(model, batch, importance="sequence", epsilon_high=0.1)
-    assert loss == pytest.approx((-1.1 + np.exp(-0.1)) / 2, rel=1e-5)
-    assert metrics["pg_clipfrac"] == metrics["clip_high"] == pytest.approx(2 / 6)
 
 
 def test_tokens_that_the_sampler_found_less_likely_weigh_more_but_no_more_than_the_cap():

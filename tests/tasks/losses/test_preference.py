@@ -1,5 +1,5 @@
-"""SimPO, DPO and ORPO against numbers worked from their formulas; test_trl_parity.py compares them
-with another author's."""
+"""SimPO, DPO and ORPO where TRL has no numbers for test_trl_parity.py: rows that pairs share, terms
+of ours, extremes."""
 
 from collections.abc import Callable
 from functools import cache
@@ -13,8 +13,8 @@ from flax import nnx
 
 from tasks.data.packing import Shape
 from tasks.losses.dpo import dpo_loss, dpo_loss_fn
-from tasks.losses.orpo import log_odds, orpo_loss, orpo_loss_fn
-from tasks.losses.simpo import simpo_loss, simpo_loss_fn
+from tasks.losses.orpo import log_odds, orpo_loss_fn
+from tasks.losses.simpo import simpo_loss_fn
 from tasks.training.pair_batches import PairBatch, mean_over_pairs
 from tests.tasks.losses.bigram import EOS, Bigram, logp, pairs
 
@@ -63,41 +63,17 @@ def test_neither_padding_nor_company_in_a_row_changes_a_loss():
                 assert value == pytest.approx(float(found[0][0][1][name]), rel=1e-6)
 
 
-def test_simpo_equals_the_formula():
-    """(-.5, -1; beta 2, gamma/beta .5): 2 x .5 - 1 = 0, and -log sigma(0) = log 2."""
-    for chosen, rejected, beta, ratio, expected in (
-        (-0.5, -1.0, 2.0, 0.5, 0.693147),
-        (-0.5, -1.0, 2.5, 0.3, 0.474077),
-        (-1.2, -0.9, 10.0, 0.5, 8.000335),
-        (-0.8, -1.6, 2.0, 0.25, 0.287335),
-    ):
-        found = simpo_loss(jnp.float32(chosen), jnp.float32(rejected), beta, ratio)
-        assert found == pytest.approx(expected, rel=1e-5)
-
-
 def test_the_supervised_term_is_the_negative_log_likelihood_of_the_chosen_response():
     without, metrics = simpo(pairs(CHOSEN, REJECTED), ratio=0.5)
     with_term, _ = simpo(pairs(CHOSEN, REJECTED), ratio=0.5, sft_weight=0.3)
     assert with_term - without == pytest.approx(-0.3 * float(metrics["log_probs/chosen"]), rel=1e-4)
 
 
-def test_dpo_equals_the_formula():
-    """beta 1, log-ratios 1 and -.5: a margin of 1.5; at the reference 0, whose loss is log 2."""
-    losses = jnp.log1p(jnp.exp(jnp.array([-1.5, 1.5])))
-    for chosen, rejected, smoothing, expected in (
-        (0.0, 0.0, 0.0, np.log(2)),
-        (1.0, -0.5, 0.0, losses[0]),
-        (1.0, -0.5, 0.1, 0.9 * losses[0] + 0.1 * losses[1]),
-    ):
-        found = dpo_loss(jnp.float32(chosen), jnp.float32(rejected), 1.0, smoothing)
-        assert found == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_orpo_equals_worked_numbers():
-    """P .5 and .2: odds 1 and .25, log ratio log 4; -log sigma(log 4) = log 1.25. With lambda .1:
-    log 2 + .1 log 1.25."""
-    loss = orpo_loss(jnp.log(0.5), jnp.log(0.2), 0.1)
-    assert loss == pytest.approx(np.log(2) + 0.1 * np.log(1.25), rel=1e-6)
+def test_a_pair_of_dpo_may_be_the_wrong_way_round():
+    """beta 1, log-ratios 1 and -.5: a margin of 1.5, and of -1.5 with probability .1."""
+    right, wrong = np.log1p(np.exp([-1.5, 1.5]))
+    found = dpo_loss(jnp.float32(1.0), jnp.float32(-0.5), 1.0, 0.1)
+    assert found == pytest.approx(0.9 * right + 0.1 * wrong, rel=1e-5)
 
 
 def test_orpo_without_its_preference_is_supervised_training_on_the_chosen():

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import numpy as np
 import pytest
 
 from infra.store.answers import Answers
@@ -127,8 +126,8 @@ def test_a_teacher_that_scores_token_ids_finds_each_as_likely(stand_in, monkeypa
     monkeypatch.setenv(URL_VARIABLE, stand_in.url)
     table = {"name": "endpoint", "provider": "rehearsal", "model": "rehearsal-4/vllm:t"}
     config, answers = EndpointTeacherConfig.parse(table), Answers(open_store(tmp_path))
-    with closing(EndpointTeacher(config, answers, pad_id=0, account="test")) as teacher:
-        logps = teacher.score(np.array([[0, 5]]), np.array([[7, 8, 0]])).logps
+    with closing(EndpointTeacher(config, answers, response_length=3, account="test")) as teacher:
+        logps = teacher.score([([5], [7, 8])]).logps
     assert logps.tolist() == [[-1.0, -1.0, 0.0]]
     assert stand_in.tallies["vllm:t"].stood_in == {"teacher": 1}
 

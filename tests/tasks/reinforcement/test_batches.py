@@ -5,7 +5,6 @@ import gzip
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,21 +15,20 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
-from schemas.base import StageFailed
+from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.ledger import LedgerRow
-from tasks.contract.job import Job
 from tasks.contract.reward import Resources, Response
 from tasks.devices.hosts import make_mesh
 from tasks.models.tiny import tiny_tokenizer
+from tasks.reinforcement import batches as batches_of_a_stage
 from tasks.reinforcement.batches import RolloutBatches
 from tasks.reinforcement.collapse import sign_of
 from tasks.reinforcement.rewarding import Rewards
 from tasks.reinforcement.rollout import PolicyBatch
 from tasks.sampling.sampler import Completion
 from tasks.stages import grpo
+from tests.tasks.jobs import job_at
 
 PROMPTS = [
     Prompt(id=f"{number:016d}", prompt=f"{number}?", domain=Domain.MATH, check="none")
@@ -125,11 +123,10 @@ def config(**changes) -> grpo.Config:
 def batches_of(
     directory: Path, config: grpo.Config, scorer: FakeScorer, prompts: list[Prompt] = PROMPTS
 ) -> RolloutBatches:
-    job = Job(config, {}, directory, Workspace(open_store(directory / "store"), "key", "1"))
-    policy = Policy()
+    job, policy = job_at(directory, config, {}), Policy()
     loaded: Any = SimpleNamespace(model=policy, tokenizer=TOKENIZER, mesh=make_mesh())
-    programs, resources = (FakeSampler(policy), jax.jit(partial(fake_logps))), Resources({}, None)
-    batches = RolloutBatches(config, loaded, programs, prompts, job, resources)
+    programs = FakeSampler(policy), jax.jit(lambda *given: fake_logps(*given))
+    batches = RolloutBatches(config, loaded, programs, prompts, job, Resources({}, None))
     batches.scorer = scorer
     return batches
 
@@ -186,6 +183,15 @@ def test_sampling_goes_on_while_a_judge_takes_its_time(tmp_path: Path):
     batches.batch_at(1)
     assert [future.done() for future in judge.futures] == [True, True, False]
     assert max(batches.judge_wait_seconds.values()) < 1
+
+
+def test_a_curriculum_without_prompts_is_refused_before_a_judge_is_paid(tmp_path, monkeypatch):
+    monkeypatch.setattr(batches_of_a_stage, "Scorer", lambda *_: pytest.fail("was prepared"))
+    phases = [{"difficulties": [5]}]
+    with pytest.raises(InputError, match="admits none of the 8 prompts"):
+        batches_of(
+            tmp_path, config(curriculum={"by": "phase", "phases": phases}), FakeScorer(alternate)
+        )
 
 
 def test_nothing_is_sampled_that_no_update_uses(tmp_path: Path):
@@ -337,7 +343,7 @@ def test_passing_code_is_audited_once(tmp_path: Path, monkeypatch: pytest.Monkey
     counted = {"audit_passes": 8, "audit_short": 0, "audit_suspicious": 8}
     assert counted.items() <= batches.metrics[1].items()
     state = batches.state(1)[1]
-    names = "samples audit compiles chooser next held put_back_before"
+    names = "samples audit chooser next held put_back_before"
     assert {*state} == {*names.split()}  # another name would end runs that resume: raise VERSION
     successor = batches_of(tmp_path, table, FakeScorer(alternate), coding)
     successor.restore(1, {}, json.loads(json.dumps(state)))

@@ -40,9 +40,9 @@ def sign(generator: np.random.Generator, p: float, stratum: str = "math 1", **ch
     return Sign(**{**fields, **changes})
 
 
-def first_alarm(signs: Iterator[Sign], config: Collapse = Collapse()) -> tuple[int, str] | None:  # noqa: B008  it is frozen
+def first_alarm(signs: Iterator[Sign]) -> tuple[int, str] | None:
     """After how many rollouts something is wrong, and what."""
-    detector = Detector(config)
+    detector = Detector(Collapse())
     for count, one in enumerate(signs, 1):
         wrong = detector.add(one)
         if wrong:

@@ -78,6 +78,7 @@ def test_bad_curricula_are_refused():
         ({"by": "phase", "phases": [{"from_step": 5}]}, r"at updates \[5\]; the first needs fr"),
         ({"by": "phase", "phases": late}, "and each other one a later update"),
         ({"by": "difficulty", "start": 0}, "greater than 0"),
+        ({"by": "phase", "phases": [{"domains": {}}]}, "at least 1 item"),
     ):
         with pytest.raises(ValueError, match=message):
             curriculum(**table)

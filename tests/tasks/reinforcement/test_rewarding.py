@@ -127,20 +127,6 @@ def test_two_requests_are_scored_at_the_same_time_and_kept_apart(monkeypatch: py
         assert [future.result().total.tolist() for future in futures] == [[1.0], [3.0, 3.0, 3.0]]
 
 
-def test_whoever_submits_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch):
-    go_on = threading.Event()
-    slow = made(score=lambda _config, _prompts, responses: [float(go_on.wait(30))] * len(responses))
-    scorer = Fake(monkeypatch, slow=slow).scorer()
-    try:
-        future = scorer.submit([prompt()], [Response("")], update=1)
-        assert not future.done()
-        go_on.set()
-        assert future.result().total.tolist() == [1.0]
-    finally:
-        go_on.set()
-        scorer.close()
-
-
 def test_an_exception_in_one_reward_reaches_whoever_asked_and_the_scorer_lives_on(monkeypatch):
     def fails(_config: object, _prompts: object, responses: Sequence[Response]) -> list[float]:
         if responses[0].text == "bad":

@@ -28,12 +28,6 @@ def test_numbers_stand_where_their_tokens_are_predicted():
     assert batch.old_per_token_logps is None
 
 
-def test_a_batch_in_which_nothing_counts_is_empty():
-    nothing = np.zeros(4, np.float32)
-    batch = policy_batch(TEXTS, (nothing, nothing, nothing), length=8, pad_id=0)
-    assert not any(np.any(array) for array in batch if array is not None)
-
-
 def test_a_planned_batch_has_the_form_of_one_that_is_trained_on():
     number, per_token = np.ones(4, np.float32), np.zeros((4, 4), np.float32)
     batch = policy_batch(

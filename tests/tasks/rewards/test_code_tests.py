@@ -4,7 +4,6 @@ import os
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
@@ -13,12 +12,13 @@ from schemas.base import InputError
 from schemas.examples import Domain, Prompt
 from tasks.contract.reward import Resources, Response
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
-from tasks.rewards import code_tests
+from tasks.rewards import code_tests, exact_answer
 from tasks.sandbox import bubblewrap, examination
 from tasks.sandbox.bubblewrap import Limits
 from tests.fakes.process import until
 from tests.processes import descendants, name_of
 from tests.tasks import prompts
+from tests.tasks.rewards.test_rewards import score
 from tests.tasks.sandbox.needed import needs_sandbox
 
 pytestmark = needs_sandbox
@@ -105,9 +105,8 @@ def test_other_prompts_abstain_and_malformed_traces_earn_nothing() -> None:
 
 
 def test_the_ledger_keeps_how_a_part_came_about() -> None:
-    responses = [answered(f"def f(x): return {value}") for value in ("x", "x * x")]
-    with closing(Scorer(CONFIGS, Resources({}, answers=None))) as scorer:
-        rewards = scorer.score([prompt()] * 2, responses)
+    codes = [prompts.trace(f"def f(x): return {value}") for value in ("x", "x * x")]
+    rewards = score(CONFIGS, [prompt()] * 2, codes)
     assert list(rewards.components["code_tests"]) == [0.25, 1.0]
     detail = rewards.details["code_tests"][0]
     assert (detail["passed"], detail["cases"]) == (2, 4)
@@ -119,10 +118,13 @@ def test_a_sandbox_that_fails_is_an_abstention(monkeypatch: pytest.MonkeyPatch) 
         raise OSError("no process could be started")
 
     monkeypatch.setattr(bubblewrap.socket, "send_fds", fails)
-    (judged,) = code_tests.score(code_tests.Config(), [prompt()], [answered("def f(x): return x")])
+    asked = [prompt()], [answered("def f(x): return x")]
+    (judged,) = code_tests.score(code_tests.Config(), *asked)
     assert judged.value is None
     failure = "failed twice, the second time because: .*no process could be started"
     assert re.search(failure, judged.detail["sandbox"])
+    # GRPO's metrics ask the same, and would end the stage
+    assert exact_answer.score(exact_answer.Config(), *asked) == [None]
 
 
 def warden() -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Format, Prompt, Trace
-from tasks.contract.reward import Anneal, Resources, Response
+from tasks.contract.reward import Resources, Response
 from tasks.evaluation.channels import quotes_of
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.rewards import dipg
@@ -43,10 +43,10 @@ xml, tags = partial(with_proof, "xml"), partial(with_proof, "tags")
 
 
 def points(
-    text: str, prompt: Prompt | None = None, update: int = 1, channels: str = "trace", **config: Any
+    text: str, prompt: Prompt | None = None, channels: str = "trace", **config: Any
 ) -> float | None:
     one = (prompt or asked()).model_copy(update={"channels": channels})
-    given = dipg.score(Config(**config).at(update), [one], [Response(text)])[0]
+    given = dipg.score(Config(**config), [one], [Response(text)])[0]
     return None if given is None else given.value
 
 
@@ -83,6 +83,8 @@ def test_a_contradiction_and_a_denial_cost_in_v4():
     quoted = 'It says "a response rate of 18% in children".'
     for answer, earned in (("30%", 0), ("18%", 50)):
         assert points(trace(answer, quoted), asked(answer=answer), version="v4") == earned
+    same = asked(answer="18%", check="numeric")
+    assert points(trace("18.0 %", quoted), same, version="v4") == 50
     denied = 'It says "The tram runs at noon". The context does not say where.'
     assert points(trace("Oslo", denied), version="v4") == 5
 
@@ -187,7 +189,6 @@ def test_penalties_that_double_at_update_301():
     with closing(Scorer([config], Resources({}, answers=None))) as scorer:
         earned = [scorer.score(*asked_for, update).total[0] for update in (1, 300, 301, 900)]
     assert earned == [15, 15, 10, 10]
-    assert points(trace("Paris"), version="v3", penalties=Anneal(**table), update=301) == 10
     with pytest.raises(InputError, match=r"penalties = -1 is not valid: .*greater than or equal"):
         parse_rewards([{"name": "dipg", "penalties": -1}], "rewards")
 

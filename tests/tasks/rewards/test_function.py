@@ -2,33 +2,25 @@
 one that is wrong."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from infra.store.answers import Answers
-from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
-from tasks.contract.reward import Resources, Response
-from tasks.reinforcement.rewarding import Scorer, parse_rewards
+from tasks.reinforcement.rewarding import parse_rewards
+from tasks.reinforcement.rollout import number_of
+from tests.tasks.rewards.test_rewards import score
 
 PROMPTS = [
     Prompt(id="a", prompt="1 + 1?", domain=Domain.MATH, answer="2", check="numeric", tolerance=0.1),
     Prompt(id="b", prompt="Name a fruit.", domain=Domain.GENERAL, check="none"),
 ]
-SAID = [Response("two is 2"), Response("")]
 
 
-def scored(tmp_path: Path, source: str, **more: Any) -> list[float | None]:
-    table = {"name": "function", "path": "mine.py:reward_fn", "source": source, **more}
-    resources = Resources({}, Answers(open_store(tmp_path)))
-    scorer = Scorer(parse_rewards([table], "rewards"), resources)
-    try:
-        found = scorer.score(PROMPTS, SAID).components["function"].tolist()
-    finally:
-        scorer.close()
-    return [None if value != value else value for value in found]
+def scored(source: str) -> list[float | None]:
+    table = {"name": "function", "path": "mine.py:reward_fn", "source": source}
+    found = score(parse_rewards([table], "rewards"), PROMPTS, ["two is 2", ""])
+    return [number_of(value) for value in found.components["function"]]
 
 
 TRL = '''
@@ -43,8 +35,8 @@ def reward_fn(prompts, completions, answer, **kwargs):
 '''
 
 
-def test_it_gets_texts_and_columns_and_gives_numbers_or_none(tmp_path: Path) -> None:
-    assert scored(tmp_path, TRL) == [1.0, None]
+def test_it_gets_texts_and_columns_and_gives_numbers_or_none() -> None:
+    assert scored(TRL) == [1.0, None]
     columns = """
 def reward_fn(completions, **columns):
     assert all(len(values) == 2 for values in columns.values())
@@ -53,15 +45,15 @@ def reward_fn(completions, **columns):
     assert "prompt" not in columns and columns["prompts"][0] == "1 + 1?"
     return [len(text) for text in completions]
 """
-    assert scored(tmp_path, columns) == [8.0, 0.0]
+    assert scored(columns) == [8.0, 0.0]
 
 
-def test_arrays_and_truth_values_are_numbers(tmp_path: Path) -> None:
+def test_arrays_and_truth_values_are_numbers() -> None:
     array = "import numpy\ndef reward_fn(**_): return numpy.array([0.5, 1], numpy.float32)"
-    assert scored(tmp_path, array) == [0.5, 1.0]
-    assert scored(tmp_path, "def reward_fn(**_): return [True, False]") == [1.0, 0.0]
+    assert scored(array) == [0.5, 1.0]
+    assert scored("def reward_fn(**_): return [True, False]") == [1.0, 0.0]
     state = "from dataclasses import dataclass\n@dataclass\nclass One:\n    x: float = 2.0\n"
-    assert scored(tmp_path, f"{state}def reward_fn(**_): return [One().x] * 2") == [2.0, 2.0]
+    assert scored(f"{state}def reward_fn(**_): return [One().x] * 2") == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +80,11 @@ def test_arrays_and_truth_values_are_numbers(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_fails_the_stage_in_one_line(tmp_path, source, message):
+def test_what_is_wrong_fails_the_stage_in_one_line(source, message):
     with pytest.raises(
         StageFailed, match=f"reward function mine.py:reward_fn: .*{message}"
     ) as told:
-        scored(tmp_path, source)
+        scored(source)
     assert "\n" not in str(told.value)
 
 
@@ -105,9 +97,9 @@ def test_what_is_wrong_fails_the_stage_in_one_line(tmp_path, source, message):
         ("", "is run by `lyceum run` alone"),
     ],
 )
-def test_what_nobody_can_run_is_bad_input(tmp_path: Path, source: str, message: str) -> None:
+def test_what_nobody_can_run_is_bad_input(source: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        scored(tmp_path, source)
+        scored(source)
 
 
 def test_nothing_of_it_runs_before_it_is_prepared(tmp_path: Path) -> None:
@@ -116,7 +108,7 @@ def test_nothing_of_it_runs_before_it_is_prepared(tmp_path: Path) -> None:
     table = {"name": "function", "path": "mine.py:reward_fn", "source": source}
     parse_rewards([table], "rewards")
     assert not marker.exists()
-    scored(tmp_path, source)
+    scored(source)
     assert marker.exists()
 
 

@@ -1,16 +1,11 @@
-"""The judging rewards: rubric_judge and llm_judge, with judges in this process and behind a real
-endpoint."""
+"""The judging rewards: rubric_judge and llm_judge, with judges in this process."""
 
-import json
 import re
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from infra.store.answers import Answers
-from infra.store.store import open_store
 from schemas.base import InputError, StageFailed
 from schemas.examples import Domain, Prompt
 from schemas.rubrics import Rubric
@@ -18,10 +13,9 @@ from tasks.contract.job import write_jsonl
 from tasks.contract.reward import Resources, Response
 from tasks.judging import judging_reward
 from tasks.judging.rubric_value import weighed_again
-from tasks.reinforcement.rewarding import Scorer, parse_rewards
+from tasks.reinforcement.rewarding import Scorer
 from tasks.rewards import llm_judge, rubric_judge
-from tests.fakes.chat_server import ChatServer
-from tests.fakes.judges import QUESTION, FakeJudge, data_of, items_in, ruling
+from tests.fakes.judges import FakeJudge, data_of, items_in, ruling
 from tests.tasks.judging.test_calibration import WORTH, knowing
 from tests.tasks.prompts import values
 
@@ -205,39 +199,3 @@ def test_what_was_calibrated_is_in_the_ledger_and_a_lost_judge_ends_the_stage(mo
     with pytest.raises(StageFailed, match="cannot tell"):
         scorer.score([prompt(0)], [trace("z")], 1)
     scorer.close()
-
-
-# Behind a real endpoint
-
-
-def answering(body: dict) -> str:
-    """An honest judge that only sees the request."""
-    parts = QUESTION.fullmatch(body["messages"][0]["content"])
-    items = re.findall(r"^\d+\. (.*)$", parts["after"], re.MULTILINE)
-    good = "apple" in json.loads(parts["data"])["answer"]
-    grades = {str(number): good for number, _ in enumerate(items, 1)}
-    return json.dumps({"mark": parts["mark"], "reason": "r", "grades": grades})
-
-
-def test_rulings_of_an_endpoint_are_kept_and_never_asked_twice(monkeypatch, tmp_path: Path):
-    responses = [trace("an apple"), trace("a stone"), Response("no trace")]
-
-    def scores(**table):
-        configs = parse_rewards([{"name": "rubric_judge", **BASE, **EXPLICIT, **table}], "rewards")
-        with closing(Scorer(configs, Resources({}, Answers(open_store(tmp_path))))) as scorer:
-            return scorer.score([prompt()] * 3, responses, 1), scorer.values()["rubric_judge"]
-
-    with ChatServer(reply=answering) as server:
-        monkeypatch.setenv("TEST_BASE_URL", server.url)
-        first, counted = scores()
-        assert first.total.tolist() == [1.0, 0.0, 0.0]
-        assert (server.billed.total(), counted["asked"], counted["cached"]) == (2, 2, 0)
-        sent = server.seen[0].body
-        assert sent["temperature"] == 0.0
-        assert sent["response_format"]["json_schema"]["strict"] is True
-        again, counted = scores()
-        assert again.total.tolist() == first.total.tolist()
-        assert again.details == first.details
-        assert (server.billed.total(), counted["cached"]) == (2, 2)
-        scores(weights={"essential": 9.0})  # other weights ask the same questions
-        assert server.billed.total() == 2

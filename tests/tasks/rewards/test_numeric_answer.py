@@ -27,6 +27,7 @@ def test_what_bands_and_a_wrong_answer_are_worth():
     assert found == [1.0, 1 / 6, -0.5, -0.5, -0.5]
     assert [worth(answer, near=[]) for answer in ("100", "101", "")] == [1.0, 0.0, 0.0]
     assert worth("-95", "-100") == pytest.approx(1 / 6)  # bands follow the sign
+    assert worth("48%", "0.5") == worth("0.48", "0.5") == pytest.approx(1 / 6)
     assert worth("95", "-100") == worth("0.01", "0") == 0.0  # and there are none around zero
 
 

@@ -10,7 +10,7 @@ from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Prompt
 from tasks.contract.reward import Resources, Response, Reward, RewardConfig
 from tasks.reinforcement import rewarding
-from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards, values_of
+from tasks.reinforcement.rewarding import Rewards, Scorer, combine, parse_rewards
 from tasks.rewards import exact_answer
 from tasks.rewards import format as format_reward
 from tests.tasks.prompts import paid, prompt, trace
@@ -107,8 +107,8 @@ def test_an_abstention_moves_a_response_neither_up_nor_down_among_those_to_its_p
     """The second reward, of weight 3, gave 0 and .5 to the prompt's others: (1 + 3 x .25) / 4. The
     last response answers another prompt, which it did not rule on."""
     configs = [RewardConfig(name="one"), RewardConfig(name="two", weight=3.0)]
-    table = [[1, 1, None, None, 1], [0, None, 0.5, None, None]]
-    components = dict(zip(("one", "two"), map(values_of, table), strict=True))
+    one, two = [1, 1, None, None, 1], [0, None, 0.5, None, None]
+    components = {"one": np.array(one, np.float64), "two": np.array(two, np.float64)}
     total = combine(configs, components, [*[prompt()] * 4, prompt(id="p2")], update=1)
     np.testing.assert_array_equal(total, [0.25, 0.4375, 0.625, np.nan, 1.0])
 

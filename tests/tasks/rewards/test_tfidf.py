@@ -1,8 +1,6 @@
 """The TF-IDF reward: scikit-learn's cosines, what it is compared with, and texts that are made of
 keywords."""
 
-import random
-import string
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +55,6 @@ def fitted(corpus: list[str]) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     return TfidfVectorizer(sublinear_tf=True).fit(corpus)
-
-
-def test_cosines_are_those_of_normalised_rows():
-    rng = random.Random(0)
-    words = ["".join(rng.choices(string.ascii_letters, k=rng.randrange(1, 7))) for _ in range(99)]
-    corpus = [" ".join(rng.choices(words, k=30)) for _ in range(40)]
-    vectorizer = fitted(corpus)
-    which = [rng.randrange(20) for _ in corpus]
-    dense = vectorizer.transform(corpus).toarray()
-    found = tfidf.cosines(vectorizer, corpus, corpus[:20], which)
-    np.testing.assert_allclose(found, (dense * dense[which]).sum(axis=1), atol=1e-12)
-    assert tfidf.cosines(vectorizer, [], corpus, []).shape == (0,)
 
 
 def test_words_left_out_weigh_nothing_on_either_side():

@@ -341,8 +341,6 @@ def keeps_the_laws(name: str, bench: Bench) -> None:
     with lowered(texts) as ran:
         undisturbed = bench.attempt(case.kind, case.table, "undisturbed", inputs=case.inputs)
     assert ran == {program: {text} for program, text in texts.items()}
-    metrics = json.loads((undisturbed / "metrics.json").read_text())
-    assert set(metrics.get("compiles", {"": 1}).values()) == {1}
     entries, put = bench.calls["put"], 0
     for point, steps in case.kills:
         bench.attempt(case.kind, case.table, "killed", point, inputs=case.inputs)

@@ -14,7 +14,7 @@ import pytest
 from schemas.base import StageFailed
 from tasks.stages import sft
 from tasks.training import loop as training
-from tests.tasks.stages.bench import SFT, Bench, keeps_the_laws, write_inputs
+from tests.tasks.stages.bench import CASES, SFT, Bench, keeps_the_laws, write_inputs
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
@@ -37,6 +37,13 @@ def test_a_kind_keeps_the_laws(name: str, bench: Bench, caplog: pytest.LogCaptur
     keeps_the_laws(name, bench)
     resumed = r"resuming at step 2 of 6 from checkpoint 00000002-\d, written \d+ s ago"
     assert name.endswith("_eval") or re.search(resumed, caplog.text)
+
+
+def test_the_bytes_of_a_base_model_are_part_of_the_key_of_each_kind_that_begins_with_one() -> None:
+    for case in CASES.values():
+        config = case.kind.Config.parse(case.table)
+        if hasattr(config, "model"):
+            assert "model" in case.kind.KIND.dependencies(config, None), case.kind.__name__
 
 
 def test_validation_and_checkpoints_take_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch):

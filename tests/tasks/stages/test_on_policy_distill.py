@@ -10,15 +10,16 @@ from flax import nnx
 
 from schemas.base import InputError
 from tasks.contract.job import Job, write_jsonl
+from tasks.data.packing import Text
 from tasks.data.tokens import Tokenizer
 from tasks.devices.hosts import make_mesh
-from tasks.distillation.feedback import Feedback
+from tasks.distillation.feedback import Feedback, TokenTeacher
 from tasks.distillation.gemma_teacher import require_same_tokenizer
 from tasks.distillation.student_samples import DistillBatches, Scored, gemma_teacher, make_batch
 from tasks.models.loading import LoadedModel, save_model
 from tasks.models.tiny import tiny_tokenizer
-from tasks.planning.programs import abstract_model
-from tasks.reinforcement.rollout import PolicyBatch
+from tasks.planning.programs import abstract_model, compilations
+from tasks.reinforcement.rollout import PolicyBatch, tokens_there
 from tasks.stages import on_policy_distill
 from tasks.stages.on_policy_distill import Config, extra_models, run
 from tasks.training.packed_logps import token_logps_fn
@@ -105,13 +106,11 @@ def test_a_teacher_with_other_pieces_is_refused() -> None:
         require_same_tokenizer(ours, Tokenizer(other.SerializeToString()), "m")
 
 
-class Silent:
+class Silent(TokenTeacher):
     """A teacher that says -1 of every token, and nothing of the second response."""
 
-    compiles = 0
-
-    def score(self, prompt_ids: np.ndarray, completion_ids: np.ndarray) -> Feedback:
-        logps = np.where(completion_ids == 0, 0, -1).astype(np.float32)
+    def score(self, texts: list[Text]) -> Feedback:
+        logps = -tokens_there(texts, 8).astype(np.float32)
         logps[1] = np.nan
         return Feedback(logps)
 
@@ -123,8 +122,6 @@ class Silent:
 
     def restore(self, costs: dict[str, float]) -> None:
         self.paid = costs
-
-    def close(self) -> None: ...
 
 
 def student_logps(student: LoadedModel, batch: PolicyBatch) -> np.ndarray:
@@ -139,7 +136,7 @@ def test_a_token_has_the_advantage_that_the_teacher_likes_it_better() -> None:
     own = student_logps(student, batch)
     scored = batches._scored
     assert scored is not None
-    real = scored.completion_ids != 0
+    real = tokens_there(scored.texts, 8)
     counted = real[np.arange(16) != 1].sum()
     there = batch.predicts
     assert there.sum() == counted
@@ -163,25 +160,27 @@ def test_micro_batches_that_the_responses_leave_empty_are_skipped() -> None:
     16 rows."""
     student, table = model(STUDENT, 0), config(micro_batch_size=4)
     logps = np.full((16, 8), -1, np.float32)
-    prompts, said = np.full((16, 24), 7, np.int32), np.eye(1, 8, dtype=np.int32) * 9
-    prompts[:, :16] = 0
-    scored = Scored(prompts, said.repeat(16, axis=0), logps, logps)
-    batch = make_batch(table, scored, None, student)
+    batch = make_batch(table, Scored([([7] * 8, [9])] * 16, logps, logps), None, student)
     trainer = on_policy_distill.trainer_of(table, student, None)
     micros = [jax.tree.map(lambda x, k=k: x[4 * k : 4 * k + 4], batch) for k in range(4)]
     assert trainer.is_wanted is not None
     assert [bool(trainer.is_wanted(micro)) for micro in micros] == [True, False, False, False]
 
 
-def test_a_response_in_which_the_padding_token_was_sampled_is_left_out(monkeypatch) -> None:
-    """Beside the second one, which the teacher does not score."""
-    batches = DistillBatches(config(), model(STUDENT, 0), Silent(), PROMPTS, [])
-    said = [[7, 8, 9, 5]] * 16
-    said[3] = [7, 0, 8, 9]
+@pytest.mark.parametrize("loss", [{"name": "policy_gradient"}, GKD], ids=["packed", "gkd"])
+def test_the_padding_token_is_a_token_where_it_was_sampled(loss, monkeypatch):
+    """All 16 responses of 4 tokens count, and the teacher gives the sampled one its probability."""
+    table = config(loss=loss)
+    teacher = gemma_teacher(table, model(STUDENT, 0))
+    batches = DistillBatches(table, model(STUDENT, 0), teacher, PROMPTS, [])
+    said = [[7, 0, 8, 9], *[[7, 8, 9, 5]] * 15]
     completions = [batches.sampler.completion_of(tokens) for tokens in said]
     monkeypatch.setattr(batches, "_sample", lambda index: (PROMPTS * 2, completions))
-    assert batches.batch_at(0).predicts.sum() == 14 * 4
-    assert batches.metrics[1]["unscored"] == 2 / 16
+    batch = batches.batch_at(0)
+    assert (batch.weights > 0).sum() == (16 if loss == GKD else 16 * 4)
+    assert batches.metrics[1]["unscored"] == 0
+    assert batches._scored.teacher[0, 1] < 0
+    np.testing.assert_allclose(batches._scored.teacher, batches._scored.student, rtol=1e-4)
 
 
 def test_a_rollout_is_a_function_of_weights_seed_and_step_and_is_reused() -> None:
@@ -237,8 +236,12 @@ def test_the_teacher_scores_the_tokens_as_its_logits_do(loss: dict[str, Any]) ->
     responses[1, 2:] = 0
     table = config(batch_size=4, micro_batch_size=2, temperature=0.7, loss=loss)
     scorer = gemma_teacher(table, teacher)
-    found = scorer.score(prompts, responses)
-    assert scorer.compiles == 1
+    texts = [
+        (one[one != 0].tolist(), other[other != 0].tolist())
+        for one, other in zip(prompts, responses, strict=True)
+    ]
+    found = scorer.score(texts)
+    assert compilations(scorer._program) == 1
     tokens = np.concatenate([prompts, responses], axis=1)
     real = tokens != 0
     places = np.maximum(np.cumsum(real, axis=1) - 1, 0)

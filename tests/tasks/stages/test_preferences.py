@@ -93,11 +93,10 @@ def test_the_reference_is_computed_once(job, monkeypatch):
     loaded = load_model(attempt.inputs["policy"], make_mesh())
     texts = preference_kind.pair_texts(TOKENIZER, rows, attempt.config)
     shape = Shape(3, 50)
-    found, compiles = preference_kind.reference_logps(attempt, loaded, texts, shape)
-    assert (found.shape, compiles) == ((5, 2), 1)
+    found = preference_kind.reference_logps(attempt, loaded, texts, shape)
+    assert found.shape == (5, 2)
     monkeypatch.setattr(packed_logps, "token_logps_fn", None)
-    again, compiles = preference_kind.reference_logps(attempt, loaded, texts, shape)
-    assert compiles == 1
+    again = preference_kind.reference_logps(attempt, loaded, texts, shape)
     np.testing.assert_array_equal(again, found)
 
 
@@ -143,7 +142,6 @@ def test_pairs_of_the_data_train_without_a_sample_of_the_policy(job, tmp_path: P
     write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [long, *map(data_pair, range(8))])
     metrics = simpo.KIND.run(job(prompts=0, data_pairs=6))
     assert (metrics["pairs"], metrics["data_pairs"], metrics["data_pairs_too_long"]) == (6, 6, 1)
-    assert metrics["compiles"] == {"train_step": 1}
     trained = read_jsonl(tmp_path / "out0" / "pairs.jsonl", PreferencePair)
     assert [row.prompt for row in trained] == [example(n).prompt for n in range(6)]
 
@@ -173,9 +171,8 @@ def test_a_recipe_may_ask_for_format_pairs_alone(job, tmp_path: Path):
 
 
 def test_too_few_pairs_fail_the_stage_before_it_trains(job, tmp_path, monkeypatch):
-    never_right = SimpleNamespace(
-        generate=lambda prompts, **_: [SimpleNamespace(text="no", terminated=True)] * len(prompts)
-    )
+    no = SimpleNamespace(text="no", terminated=True)
+    never_right = SimpleNamespace(generate=lambda prompts, **_: [no] * len(prompts), compiles=1)
     monkeypatch.setattr(sampling, "Sampler", lambda *_, **__: never_right)
     none = r"6 prompts gave 0 preference pairs.*none_verified: 6.*no sample was right"
     with pytest.raises(StageFailed, match=none):

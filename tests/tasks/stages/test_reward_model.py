@@ -41,13 +41,17 @@ def job(tmp_path: Path, data: Path, **changes: Any) -> Job[reward_model.Config]:
     return job_at(tmp_path, config(**changes), {"prompts": data})
 
 
-def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path: Path, data: Path):
+def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+):
+    scored, score = [], TraceScorer.score
+    counted = lambda self, rows: scored.append(len(rows)) or score(self, rows)  # noqa: E731
+    monkeypatch.setattr(TraceScorer, "score", counted)
     good, bad = (Trace(reasoning="r is r.", answer=answer).render() for answer in ("1", "2"))
     pairs = [preference(good, bad), preference(good, "no trace", "malformed")]
     write_jsonl(data / "pairs.jsonl", pairs)
     work = job(tmp_path, data, data_pairs=9)
     metrics = json.loads(json.dumps(reward_model.run(work)))
-    assert metrics["compiles"] == {"train_step": 1, "score_traces": 1}
     assert metrics["pairs_by_origin"] == {"damaged": 60, "data": 1}
     assert metrics["origins"]["damaged"]["n"] > 5
     assert (metrics["left_out"], metrics["format_wins"]) == ({"malformed": 1}, 0.75)
@@ -57,6 +61,10 @@ def test_the_stage_leaves_a_model_its_held_out_scores_and_a_calibration(tmp_path
     first = next(read_rows(work.out / "curves.jsonl"))
     assert {"loss", "rewards/accuracy", "rewards/margin"} < first.keys()
     assert set(metrics["attacks"]) == set(ATTACKS)
+    # both traces once, and of those that are attacked the rejected one, as is planned
+    attacks = [one["n"] for one in metrics["attacks"].values()]
+    pairs = metrics["pairs"]
+    assert scored == [2 * pairs["validation"], 2 * pairs["heldout"], *attacks]
 
     # what is on disk gives the scores that were measured, and other models do not have a head
     calibration = read_calibration(work.out)

@@ -167,6 +167,8 @@ def test_too_few_pairs_fail_the_stage_with_what_to_change():
         require_pairs(pairs, outcomes, min_pairs=len(pairs))
         with pytest.raises(StageFailed, match=message):
             require_pairs(pairs, outcomes, min_pairs=least)
+    with pytest.raises(StageFailed, match="gave 1 preference pairs and the data 2, fewer"):
+        require_pairs(pairs * 3, outcomes, min_pairs=16, of_data=2)
 
 
 SHORT, MIDDLE, LONG, LONGER = (

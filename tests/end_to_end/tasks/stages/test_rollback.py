@@ -109,7 +109,6 @@ def test_a_doubled_penalty_that_destroys_the_policy_is_taken_back(tmp_path, inpu
     assert np.mean(formats(saved)[-4:]) > 0.9
     (row,) = [row for row in read_rows(saved / "curves.jsonl") if "rolled_back_to" in row]
     assert row["step"] == metrics["rolled_back_at"]
-    assert metrics["compiles"] == {"train_step": 1, "sampler": 1, "token_logps": 1}
 
     class Killed(BaseException):
         pass

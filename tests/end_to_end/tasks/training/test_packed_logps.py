@@ -44,7 +44,7 @@ batches["grpo"] = policy_batch(texts, numbers, length=48, pad_id=0, micro_batche
 assert not batches["grpo"].predicts[4:].any()  # of the second micro-batch
 losses = {
     "simpo": mean_over_pairs(simpo_loss_fn(beta=2.0, gamma_beta_ratio=0.5, sft_weight=0.0)),
-    "grpo": grpo_loss_fn(beta=0.0, epsilon=0.2),
+    "grpo": grpo_loss_fn(beta=0.0, epsilon=0.2, epsilon_high=0.2),
 }
 found = []
 for devices in (1, 2):
