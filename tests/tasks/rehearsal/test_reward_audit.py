@@ -178,6 +178,16 @@ def test_penalties_that_grow_are_looked_at_at_their_end() -> None:
     assert found["control:abstain"].endswith("at update 10")
 
 
+def test_a_reward_that_is_not_asked_at_one_end_of_its_schedule_is_not_dead() -> None:
+    """A reward's weight may begin or end at 0; it was dead at that update, and ended the stage."""
+    grows = {**EXACT, "weight": {"start": 0.0, "end": 1.0, "to_step": 10}}
+    fades = {**FORMAT, "weight": {"start": 0.2, "end": 0.0, "to_step": 10}}
+    assert findings(sums(), grows, FORMAT, updates=10) == {}
+    assert findings(sums(), EXACT, fades, updates=10) == {}
+    never = {**EXACT, "weight": {"start": 0.0, "end": 1.0, "from_step": 20, "to_step": 30}}
+    assert [*findings(sums(), never, FORMAT, updates=10)] == ["dead:exact_answer"]
+
+
 def test_references_that_fail_their_check_or_do_not_fit_are_found() -> None:
     impossible = {"check": "constraints", "constraints": (Constraint(name="max_words", value=0),)}
     unreachable = [one.model_copy(update=impossible) for one in sums()]
