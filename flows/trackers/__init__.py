@@ -22,6 +22,7 @@ from flows.runs.results import RunResults
 from flows.scores.evaluations import Point, curve, metric_points
 from infra.context import context
 from infra.secrets import mask
+from infra.store.objects import Damaged
 from schemas.base import InputError
 from schemas.job import JobStatus
 from schemas.reports import RunRecord
@@ -164,14 +165,18 @@ class _Live:
         self._open(_configured())
         while isinstance(said := self._said.get(), Point):
             self._log([said])
-        self._ending, (record, run) = True, said
-        if run is not None:
-            self._open(self._sent.keys() - self._sessions.keys())
-            self._log(list(self._rest(run)))
-        metrics = None if run is None else list(metric_points(run))
-        for name, session in [*self._sessions.items()]:
-            with self._surviving(name):
-                session.end(record, metrics)
+        self._ending, (record, run), metrics = True, said, None
+        try:
+            if run is not None:
+                self._open(self._sent.keys() - self._sessions.keys())
+                self._log(list(self._rest(run)))
+                metrics = list(metric_points(run))
+        except (OSError, InputError, Damaged) as error:
+            self._warn(f"run {self.run_id}: the rest of its curves cannot be read: {error}")
+        finally:
+            for name, session in [*self._sessions.items()]:
+                with self._surviving(name):
+                    session.end(record, metrics)
 
     def _open(self, names: Iterable[str]) -> None:
         for name in names:

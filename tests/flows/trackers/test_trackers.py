@@ -15,6 +15,7 @@ from flows.runs.record import record_name
 from flows.runs.results import RunResults, read_results
 from flows.trackers import mlflow as mlflow_tracker
 from flows.trackers import track
+from infra.store.objects import Damaged
 from infra.store.store import Store
 from schemas.job import JobStatus, Progress
 from schemas.reports import RunRecord
@@ -220,6 +221,14 @@ def test_a_tracker_that_was_lost_gets_the_rest_in_the_end(run, monkeypatch):
     assert sent(run) == []
     assert [step for step, _ in fake.curve("sft/loss")] == [*range(1, 40)]
     assert (fake.finished, said.empty()) == (1, True)
+
+
+def test_a_run_whose_curves_cannot_be_read_is_ended_all_the_same(run, monkeypatch):
+    """Its thread died, nobody said so, and the tracker's run went on for ever."""
+    (fake := Trackio()).install(monkeypatch)
+    monkeypatch.setattr(trackers, "curve", Mock(side_effect=Damaged(["curves.jsonl is cut"])))
+    assert sent(run) == ["run demo-1: the rest of its curves cannot be read: curves.jsonl is cut"]
+    assert fake.finished == 1
 
 
 def test_no_stage_waits_for_a_tracker_and_no_run_for_ever(run, monkeypatch, capsys):
