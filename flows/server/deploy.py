@@ -3,7 +3,8 @@ prefect.yaml has the same two for teams that keep theirs in git.
 
 `lyceum serve` registers them with its own server, `lyceum deploy` with the configured one.
 Registering again updates the form and keeps people's changes in the UI: the deployment's own
-parameters, its concurrency limit, and the schedule, which begins switched off.
+parameters, as far as the form takes them, its concurrency limit, and the schedule, which begins
+switched off.
 """
 
 import os
@@ -13,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import httpx
 
+from flows.cli.answer import say
 from flows.recipe.parameters import form, recipe_choices
 from flows.server.exposure import choices, exposures
 from flows.server.prefect_api import QUIET, bypass_proxy, reaching, usable_api
@@ -27,8 +28,8 @@ from infra.secrets import mask
 from schemas.base import InputError, nearest
 
 if TYPE_CHECKING:
-    from prefect import Flow
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
 
 NIGHT = "0 2 * * *"
 """The time at which `nightly` runs once its schedule is on, by the clock of the machine that
@@ -106,67 +107,79 @@ def register(
     recipes: Sequence[dict[str, Any]],
     job_variables: dict[str, Any],
 ) -> dict[str, str]:
-    """Register both deployments with a work pool that can run them. `store`: the default, for
-    people; `recipes`: `recipe_choices`; `job_variables`: the pool's (command, env, ...). Raises
-    InputError as `_night`."""
+    """Register both deployments with a work pool that can run them; returns their names with the
+    paths of their pages.
+
+    Args:
+        store: the default, for people.
+        recipes: the `recipe_choices`.
+        job_variables: the pool's (command, env, ...).
+
+    Raises:
+        InputError: as `_night`.
+    """
+    from prefect.exceptions import ObjectNotFound
+
     from flows.nightly import nightly
     from flows.post_train import post_train
 
-    registered = [
-        _register(client, flow, pool, store, recipes, job_variables)
-        for flow in (post_train, nightly)
-    ]
-    return {name: f"/deployments/deployment/{deployment}" for name, deployment in registered}
+    pages = {}
+    for flow in (post_train, nightly):
+        name, schema = f"{flow.name}/{flow.name}", form(flow, store, recipes)
+        tags = {TAG, flow.name} if flow is nightly else {TAG}
+        try:
+            existing = client.read_deployment_by_name(name)
+        except ObjectNotFound:
+            own = _night() if flow is nightly else {}
+        else:  # Prefect removes what is not sent again
+            tags |= {*existing.tags}
+            own = _kept(name, existing, schema)
+        registered = client.create_deployment(
+            flow_id=client.create_flow_from_name(flow.name),
+            name=flow.name,
+            version=version(DISTRIBUTION),
+            description=flow.description,
+            # a file's directory would come first on the import path
+            entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",
+            work_pool_name=pool,
+            job_variables=job_variables,
+            tags=sorted(tags),
+            parameter_openapi_schema=schema,
+            enforce_parameter_schema=True,
+            pull_steps=[],
+            **own,
+        )
+        pages[name] = f"/deployments/deployment/{registered}"
+    return pages
 
 
-def _register(
-    client: "SyncPrefectClient",
-    flow: "Flow[..., Any]",
-    pool: str,
-    store: str,
-    recipes: Sequence[dict[str, Any]],
-    job_variables: dict[str, Any],
-) -> tuple[str, UUID]:
-    """Register one flow."""
+def _kept(name: str, existing: "DeploymentResponse", schema: dict[str, Any]) -> dict[str, Any]:
+    """What people may have changed of a deployment. Parameters that its new form refuses are left
+    out, which is said; its schedules are switched off then, for what else would run at night is not
+    what was meant."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
-    from prefect.exceptions import ObjectNotFound
+    from prefect.utilities.schema_tools import validate
 
-    name, schema = f"{flow.name}/{flow.name}", form(flow, store, recipes)
-    by_night = flow.name == "nightly"
-    tags = {TAG, flow.name} if by_night else {TAG}
-    try:
-        existing = client.read_deployment_by_name(name)
-    except ObjectNotFound:
-        own = _night() if by_night else {}
-    else:  # Prefect removes what is not sent again
-        tags |= {*existing.tags}
-        limit, fields = existing.global_concurrency_limit, {*DeploymentScheduleCreate.model_fields}
-        known = existing.parameters.keys() & schema["properties"]
-        own = {
-            "parameters": {key: existing.parameters[key] for key in known},
-            "schedules": [
-                DeploymentScheduleCreate.model_validate(one.model_dump(include=fields))
-                for one in existing.schedules
-            ],
-            "concurrency_limit": limit.limit if limit else None,
-            "concurrency_options": existing.concurrency_options,
-        }
-    registered = client.create_deployment(
-        flow_id=client.create_flow_from_name(flow.name),
-        name=flow.name,
-        version=version(DISTRIBUTION),
-        description=flow.description,
-        # a file's directory would come first on the import path
-        entrypoint=f"{flow.fn.__module__}.{flow.fn.__name__}",
-        work_pool_name=pool,
-        job_variables=job_variables,
-        tags=sorted(tags),
-        parameter_openapi_schema=schema,
-        enforce_parameter_schema=True,
-        pull_steps=[],
-        **own,
-    )
-    return name, registered
+    parameters, off = {}, {}
+    for key, value in existing.parameters.items():
+        if problems := validate({key: value}, schema, preprocess=False):
+            off = {"active": False}
+            say(
+                f"{name}: its parameter {key} is left out and its schedules are switched off, since"
+                f" the form refuses {value!r}: {problems[0].message}. Set it anew in the UI."
+            )
+        else:
+            parameters[key] = value
+    limit, fields = existing.global_concurrency_limit, {*DeploymentScheduleCreate.model_fields}
+    return {
+        "parameters": parameters,
+        "schedules": [
+            DeploymentScheduleCreate.model_validate(one.model_dump(include=fields) | off)
+            for one in existing.schedules
+        ],
+        "concurrency_limit": limit.limit if limit else None,
+        "concurrency_options": existing.concurrency_options,
+    }
 
 
 def _night() -> dict[str, Any]:
