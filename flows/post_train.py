@@ -19,7 +19,7 @@ from flows.preamble import Handed, Parameters, prepare, taken
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.publish import announce, publish
 from flows.runs.record import RunLog, left
-from flows.trackers import followed
+from flows.trackers import followed, logged
 from infra.context import context
 from infra.store.store import Store
 from schemas.base import DoesNotFit, InputError, StageFailed
@@ -53,7 +53,7 @@ def post_train(
 ) -> State[Any]:
     """Train a small model through a recipe's stages, reusing every stage whose artifact exists, and
     report what each stage was worth."""
-    watch = WATCH.get(None) or followed(Watch())
+    watch = WATCH.get(None) or followed(Watch(), logged)
     WATCH.set(watch)
     try:
         prepared, begun = taken() or Handed(
