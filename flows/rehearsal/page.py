@@ -73,7 +73,10 @@ def verdict_blocks(told: Mapping[str, Any]) -> Iterator[ui.Block]:
 def summary(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     """For a terminal: a line of each stage, what fell out, findings, who answered, the page."""
     rows = [
-        (one["name"], one["status"], f"{one['seconds']:.0f}", one["given"], one["left"], _fell(one))
+        (
+            *(one["name"], one["status"], f"{one['seconds']:.0f}", one["given"], one["left"]),
+            ", ".join(f"{lost['cause']} {lost['rows']}" for lost in one["dropped"]),
+        )
         for one in told["stages"]
     ]
     columns = ("stage", "status", "seconds", "in", "out", "fell out")
@@ -83,10 +86,6 @@ def summary(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     yield from verdict_blocks(told)
     yield f"Page: {told['page']}"
     yield f"Report: {told['report']}"
-
-
-def _fell(stage: Mapping[str, Any]) -> str:
-    return ", ".join(f"{one['cause']} {one['rows']}" for one in stage["dropped"])
 
 
 def _stage(stage: Mapping[str, Any]) -> Iterator[ui.Block]:

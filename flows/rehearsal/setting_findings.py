@@ -72,7 +72,8 @@ def setting_notes(
             yield f"{name} will be shut down on {ends}: no request to it is answered from then on"
     shipped = {stage.name: stage.config for stage in whole}
     trained = [stage.name for stage in stages if isinstance(stage.config, TrainerConfig)]
-    if trained and not any(map(_asks_for_safety, stages)):
+    asked = [stage_kind(one.kind).evaluation for one in stages if "policy" in one.inputs]
+    if trained and not any(one and one.measures == "safety" for one in asked):
         yield (
             f"no stage asks what {trained[-1]} trains whether it is safe (kind safety_eval, with"
             " its input policy)"
@@ -93,11 +94,6 @@ def setting_notes(
                 f"{stage.name} trains all weights without weight decay, so its AdamW is Adam"
                 " (optimizer.weight_decay, usually 0.1)"
             )
-
-
-def _asks_for_safety(stage: ResolvedStage) -> bool:
-    evaluation = stage_kind(stage.kind).evaluation
-    return bool(evaluation and evaluation.measures == "safety" and "policy" in stage.inputs)
 
 
 def _of_schedules(stages: Sequence[StageSpec]) -> Iterator[Finding]:

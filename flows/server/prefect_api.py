@@ -166,7 +166,7 @@ def prefect_server(
         def start(stop: threading.Event) -> "subprocess.Popen[bytes]":
             with _starting_alone(stop):
                 process = process_tree.start(
-                    "flows.server.guarded_server", *arguments, environment=environment, log=log
+                    "flows.server.guard", *arguments, environment=environment, log=log
                 )
                 try:
                     meanwhile()

@@ -41,13 +41,6 @@ def test_what_is_looked_for_is_on_record(store, made, monkeypatch, meanwhile):
     assert told == [record]
 
 
-def test_a_run_that_finds_an_artifact_gone_leaves_no_record(store, made):
-    before, told = made.outlook(), list[RunRecord]()
-    store.discard(before[1].stage.kind, before[1].key)
-    assert not run_cached(made, store, before, Watch(record=told.append))
-    assert (store.list_runs(), told) == ([], [])
-
-
 def test_a_run_whose_flow_never_began_is_closed_at_its_trackers(store, made, monkeypatch):
     """As when Prefect's server does not start."""
     (fake := Trackio()).install(monkeypatch)

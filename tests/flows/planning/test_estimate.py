@@ -12,26 +12,21 @@ REPORT |= {"refusal": None, "flops": 197e12, "uncounted": [], "compile_seconds":
 """One second of a v5e chip."""
 
 
-def test_times_are_the_median_of_what_was_measured() -> None:
-    programs = [Compiled("train_step", "", 200, 0, REPORT)]
-    guessed = estimate(programs, [], "v5e-8", TpuSettings())
-    took = [(100.0, 300.0), (300.0, 1200.0), (200.0, 8000.0)]
-    measured = estimate(programs, took, "v5e-8", TpuSettings())
-    assert guessed["seconds"] == pytest.approx(360 + 200 / 0.4)
-    assert measured["seconds"] == pytest.approx(360 + 200 * 4.0)
+def test_times_are_the_median_of_what_was_measured_of_runs_that_were_long_enough() -> None:
+    """By two steps that took two minutes to compile a run of 200 was planned to take three
+    hours."""
+
+    def estimated(*took: tuple[float, float]) -> tuple[float, str]:
+        programs = [Compiled("train_step", "", 200, 0, REPORT)]
+        found = estimate(programs, took, "v5e-8", TpuSettings())
+        return found["seconds"], found["basis"].partition(",")[0]
+
+    short, guessed = (2.0, 120.0), (pytest.approx(360 + 200 / 0.4), "40% of the roofline")
+    measured = (100.0, 300.0), (300.0, 1200.0), (200.0, 8000.0)
+    assert estimated() == estimated(short) == guessed
+    known = (pytest.approx(360 + 200 * 4.0), "median of 3 measured runs")
+    assert estimated(*measured) == estimated(short, *measured) == known
     assert cost(3600, "v5e-8", TpuSettings(usd_per_chip_hour=2.0)) == 16.0
-
-
-def test_a_run_that_was_much_shorter_measures_nothing() -> None:
-    """Two steps that took two minutes to compile: a run of 200 was planned to take three hours."""
-    programs = [Compiled("train_step", "", 200, 0, REPORT)]
-    short, alike = (2.0, 120.0), (150.0, 600.0)
-    guessed = estimate(programs, [short], "v5e-8", TpuSettings())
-    assert guessed["seconds"] == pytest.approx(360 + 200 / 0.4)
-    assert guessed["basis"].startswith("40% of the roofline")
-    learned = estimate(programs, [short, alike], "v5e-8", TpuSettings())
-    assert learned["seconds"] == pytest.approx(360 + 200 * 4.0)
-    assert learned["basis"].startswith("median of 1 measured runs")
 
 
 def test_programs_on_devices_of_their_own_take_no_time_while_the_others_compute() -> None:
