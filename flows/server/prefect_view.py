@@ -252,6 +252,9 @@ class Outbox:
             self._sent.clear()
             return
         except httpx.HTTPStatusError:
+            if self._unsure:  # they were refused, and what comes after them was not sent yet
+                self._unsure = []
+                return
             self.dropped += len(batch)
         with self._lock:
             for _ in batch:

@@ -25,11 +25,11 @@ LOST, BACK = "does not answer", "answers again"
 
 class Api(HttpServer):
     """Answers every request as a Prefect API does that takes everything; `got` are the posted
-    records by path."""
+    records by path; those in which `refused` stands are refused."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, Any]] = []
-        self.status = 201
+        self.status, self.refused = 201, ""
         super().__init__(_Handler)
         self.url += "/api"
 
@@ -41,10 +41,11 @@ class _Handler(Handler):
         self.answer(404 if "csrf" in self.path else 200, {})
 
     def do_POST(self) -> None:
-        records = self.body()
-        if self.server.status == 201:
+        records, refused = self.body(), self.server.refused
+        status = 422 if refused and refused in str(records) else self.server.status
+        if status == 201:
             self.server.got += [(self.path, one) for one in records]
-        self.answer(self.server.status, {})
+        self.answer(status, {})
 
 
 @pytest.fixture
@@ -166,6 +167,21 @@ def test_events_that_the_server_may_not_have_stored_are_sent_again_after_each_lo
     assert outbox.close() == 0
     sent = " ".join(record["event"] for _, record in api.got)
     assert sent == "first first second first second third"
+
+
+def test_events_that_are_refused_when_they_come_again_take_nothing_with_them(api, gate, link, said):
+    """All that came after them was lost, to the end of the run."""
+    first, second = (Event(event=name, resource={"prefect.resource.id": "a.b"}) for name in "xy")
+    outbox = Outbox(link)
+    outbox.put(("event", first))
+    until(lambda: api.got)
+    gate.turn("refuse")
+    outbox.put(("event", second))
+    until(lambda: said)
+    api.refused = str(first.id)
+    gate.turn("forward")
+    until(lambda: api.got[-1][1]["id"] == str(second.id))
+    assert outbox.close() == 0
 
 
 def test_what_a_busy_server_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
