@@ -8,7 +8,7 @@ from flows.report import blocks as ui
 from flows.report.html import page, tag, write_page
 from flows.report.sections.rewards import audit_blocks
 from flows.runs.record import run_folder
-from flows.runs.wording import Tone
+from flows.runs.wording import Tone, amount
 from infra.store.store import Store
 from schemas.base import clip
 
@@ -51,7 +51,9 @@ def verdict_blocks(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     found = [one for one in told["findings"] if one["allowed"] is None]
     failed = [one["name"] for one in told["stages"] if one["status"] == "failed"]
     passed = told["status"] == "succeeded" and not found
-    said = "passed" if passed else f"{len(found)} findings"
+    said = "passed" if passed else amount(len(found), "finding")
+    if told["status"] == "cancelled":
+        said += "; stopped before its end"
     if failed:
         said += f"; failed: {', '.join(failed)}"
     about = f" on {told['model']} with the first {told['rows']} rows of each data set"
