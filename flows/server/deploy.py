@@ -5,10 +5,13 @@ prefect.yaml has the same two for teams that keep theirs in git.
 Registering again updates the form and keeps people's changes in the UI: the deployment's own
 parameters, as far as the form takes them, its concurrency limit, and the schedule, which begins
 switched off.
+
+`lyceum deploy` also reports what somebody's own server leaves open to people who can reach it, and
+to web pages, by asking it. `flows.server.guard` and `flows.server.key` close servers of ours.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -20,7 +23,7 @@ import httpx
 
 from flows.cli.answer import say
 from flows.recipe.parameters import form, recipe_choices
-from flows.server.exposure import choices, exposures
+from flows.server.key import Api
 from flows.server.prefect_api import QUIET, bypass_proxy, reaching, usable_api
 from infra.context import context
 from infra.distribution import DISTRIBUTION
@@ -41,6 +44,12 @@ TAG = "lyceum"
 POOL_TYPE = "process"
 """The type of work pools whose workers start flows as processes on a machine where Lyceum is
 installed; other types need images."""
+
+FOREIGN = "http://foreign.invalid"
+"""An origin that belongs to nobody."""
+
+EXECUTES = ("command", "env", "working_dir")
+"""Variables of a process pool's template by which the starter of a run chooses what it executes."""
 
 
 @dataclass(frozen=True)
@@ -238,3 +247,71 @@ def _check_pool(client: "SyncPrefectClient", pool: str, url: str) -> dict[str, A
             f" installed.{nearest(pool, suitable)}"
         )
     return pools[pool].base_job_template
+
+
+def exposures(api: Api, template: Mapping[str, Any]) -> list[str]:
+    """List what is not protected, one sentence each, with the remedy.
+
+    Args:
+        template: the work pool's base job template.
+    """
+    try:
+        with httpx.Client(base_url=api.url, timeout=10) as client:
+            found = list(_of_server(client))
+    except httpx.HTTPError as error:
+        found = [f"what the API tells strangers could not be measured ({type(error).__name__})"]
+    if chosen := choices(template):
+        found.append(
+            f"a run may choose its {', '.join(chosen)}, and so what its worker executes: take them"
+            " out of the base job template of the pool (variables, and env altogether), and set"
+            " LYCEUM_STORE where the worker runs"
+        )
+    return found
+
+
+def choices(template: Mapping[str, Any]) -> list[str]:
+    """The variables of `EXECUTES` that a run may choose under a base job template. An empty
+    template becomes Prefect's own, which is open.
+
+    Prefect adds a run's `env` even to a fixed one.
+    """
+    if not template:
+        return list(EXECUTES)
+    variables = template.get("variables", {}).get("properties", {})
+    fixed = template.get("job_configuration", {})
+    chosen = [name for name in EXECUTES if name in variables and f"{{{{ {name} }}}}" in str(fixed)]
+    return sorted({*chosen, *(["env"] if isinstance(fixed.get("env"), dict) else [])})
+
+
+def _of_server(client: httpx.Client) -> Iterator[str]:
+    """Ask like a stranger: without a key, from a foreign page, under a foreign name."""
+
+    def admits(**headers: str) -> bool:
+        asked = client.post("/deployments/filter", json={"limit": 1}, headers=headers)
+        return asked.status_code == 200
+
+    if open_to_all := admits():
+        yield (
+            "the API asks for no key, so whoever reaches it may start runs: set"
+            " PREFECT_SERVER_API_AUTH_STRING where the server runs, and PREFECT_API_AUTH_STRING"
+            " here and for its workers"
+        )
+    asks = {
+        "Origin": FOREIGN,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    allowed = client.options("/deployments/filter", headers=asks).headers.get(
+        "access-control-allow-origin"
+    )
+    if allowed in ("*", FOREIGN):
+        yield (
+            f"it answers Access-Control-Allow-Origin: {allowed} to a page of another origin, which"
+            " may then read what it is told: set PREFECT_SERVER_CORS_ALLOWED_ORIGINS to the origin"
+            " of its UI"
+        )
+    if open_to_all and admits(Host="foreign.invalid"):
+        yield (
+            "it answers to any host name, so a page whose name is rebound to its address may use"
+            " it: a key, or a proxy that checks Host"
+        )

@@ -17,8 +17,7 @@ from prefect.variables import Variable
 
 from flows.post_train import post_train
 from flows.recipe.parameters import recipe_choices
-from flows.server.deploy import deploy, register
-from flows.server.exposure import choices
+from flows.server.deploy import choices, deploy, register
 from flows.server.prefect_api import free_port
 from flows.server.serve import POOL, _end_what_is_left, template
 from infra.process import ROOT

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from flows.cli.doctor import _prefect
-from flows.server.exposure import exposures
+from flows.server.deploy import exposures
 from flows.server.key import FILE, as_header, proves, write
 from flows.server.prefect_api import TEMPORARY, free_port, prefect_server
 from flows.server.serve import template
