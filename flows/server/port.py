@@ -9,7 +9,6 @@ unset: with it, anybody's socket could have a port on which nobody listens just 
 import errno
 import os
 import socket
-from contextlib import suppress
 
 from schemas.base import InputError
 
@@ -24,15 +23,15 @@ def check_port(port: int, any_port: bool = False) -> None:
 def bound(host: str, port: int) -> socket.socket:
     """A socket that is bound to the port and does not listen. Raises OSError when somebody listens
     there, another user has it, or no host has such a name."""
-    taken = False
     try:
         host.encode("idna")
     except UnicodeError as error:
         raise OSError(errno.EINVAL, "no host has such a name") from error
-    with suppress(OSError):  # sockets of one user would share it, and connections go to either
+    try:  # sockets of one user would share it, and connections would go to either
         socket.create_connection((host, port), timeout=1).close()
-        taken = True
-    if taken:
+    except OSError:
+        pass
+    else:
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

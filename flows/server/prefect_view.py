@@ -177,9 +177,9 @@ def unless_busy(ask: Callable[[], T]) -> T:
         try:
             return ask()
         except httpx.HTTPStatusError as error:
-            code, said = error.response.status_code, error.response.text
-            passing = code in BUSY or (code == 403 and "Invalid CSRF token" in said)
-            if not passing or time.monotonic() > until:
+            answer = error.response
+            stale = answer.status_code == 403 and "Invalid CSRF token" in answer.text
+            if not (stale or answer.status_code in BUSY) or time.monotonic() > until:
                 raise
             time.sleep(1)
 
