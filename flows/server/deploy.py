@@ -169,7 +169,7 @@ def _kept(name: str, existing: "DeploymentResponse", schema: dict[str, Any]) -> 
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.utilities.schema_tools import validate
 
-    parameters, off = {}, {}
+    parameters, off = dict[str, Any](), dict[str, Any]()
     for key, value in existing.parameters.items():
         if problems := validate({key: value}, schema, preprocess=False):
             off = {"active": False}

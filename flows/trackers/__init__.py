@@ -178,7 +178,8 @@ class _Live:
         self._open(_configured())
         while isinstance(said := self._said.get(), Point):
             self._log([said])
-        self._ending, (record, run), metrics = True, said, None
+        self._ending, (record, run) = True, said
+        metrics: list[Point] | None = None
         try:
             if run is not None:
                 self._open(self._sent.keys() - self._sessions.keys())
