@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from flows.ending import report_run
+from flows.ending import give_up, report_run
 from flows.preamble import Prepared
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedStage
@@ -115,5 +115,4 @@ def begun(
         if (alone := take(job.key)) is not None:
             watch.stop.set()
             alone.wait()
-        if run.record.status == "running":
-            run.finish("cancelled" if stopped else "failed")
+        give_up(run, "cancelled" if stopped else "failed")

@@ -4,6 +4,7 @@ Both are views: a run has ended even if a store or a service fails now.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from flows.report.page import Report, report_name, report_of, write_report
 from flows.runs.record import RunLog
@@ -31,6 +32,14 @@ def report_run(
     except (OSError, InputError, Damaged) as error:
         why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
         warn("report", why)
-        stopped(run.record)
-        return
-    track(report.run, lambda why: warn("trackers", why))
+    else:
+        track(report.run, lambda why: warn("trackers", why))
+    finally:
+        stopped(run.record)  # where it was not sent
+
+
+def give_up(run: RunLog, status: Literal["failed", "cancelled"]) -> None:
+    """End a run that did not come to its end, unless it has ended already; at its trackers, too."""
+    if run.record.status == "running":
+        run.finish(status)
+    stopped(run.record)

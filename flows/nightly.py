@@ -39,7 +39,7 @@ from flows.report.gate_blocks import gate_table
 from flows.report.publish import publish_page
 from flows.runs.record import record_name
 from flows.server.prefect_view import unless_busy
-from flows.trackers import followed
+from flows.trackers import followed, logged
 from infra.context import context
 from infra.store.objects import Damaged
 from infra.store.store import Store
@@ -125,7 +125,7 @@ def _stays(champion: Champion | None) -> str:
 def _watched() -> Iterator[tuple[Watch, list[RunRecord]]]:
     """The watch of the flow and its stages, and the versions of the run record that it is told from
     here on, the newest last."""
-    outer = WATCH.get(None) or followed(Watch())
+    outer = WATCH.get(None) or followed(Watch(), logged)
     seen: list[RunRecord] = []
 
     def record(version: RunRecord) -> None:

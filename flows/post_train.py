@@ -14,12 +14,12 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.chain import Chain
 from flows.cli.interrupt import interruptible
-from flows.ending import report_run
+from flows.ending import give_up, report_run
 from flows.preamble import Handed, Parameters, prepare, taken
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.publish import announce, publish
 from flows.runs.record import RunLog, left
-from flows.trackers import followed
+from flows.trackers import followed, logged
 from infra.context import context
 from infra.store.store import Store
 from schemas.base import DoesNotFit, InputError, StageFailed
@@ -53,7 +53,7 @@ def post_train(
 ) -> State[Any]:
     """Train a small model through a recipe's stages, reusing every stage whose artifact exists, and
     report what each stage was worth."""
-    watch = WATCH.get(None) or followed(Watch())
+    watch = WATCH.get(None) or followed(Watch(), logged)
     WATCH.set(watch)
     try:
         prepared, begun = taken() or Handed(
@@ -70,32 +70,33 @@ def post_train(
         return bad_input(error)
     resolved = prepared.resolved
     run = begun or RunLog(opened, resolved, target, watch.record, group=prepared.group)
-    if plan is not None:
-        run.plan(plan)
-    announce(run.record, resolved, opened)
-    chain = Chain(prepared, opened, run.record.run_id, run.stage)
-    with interruptible(watch.stop):
-        try:
+    try:
+        if plan is not None:
+            run.plan(plan)
+        announce(run.record, resolved, opened)
+        chain = Chain(prepared, opened, run.record.run_id, run.stage)
+        with interruptible(watch.stop):
             chain.walk(watch)
-        except BaseException:
-            stopped = watch.stop.is_set()  # a second Ctrl-C
+        ended = run.record.stages
+        failed = [f"stage {one.name}: {one.error}" for one in ended if one.status == "failed"]
+        deadline = watch.pause.is_set()
+        paused = deadline and bool(left(run.record)) and not failed
+        if paused or (watch.stop.is_set() and not deadline):
+            run.finish("paused" if paused else "cancelled")
+            again = "the same run again, or Retry, continues it"
+            return Cancelled(message=f"run {run.record.run_id} was stopped; {again}")
+        run.finish("failed" if failed else "succeeded")
+        publish_report(opened, run, watch)
+        prepared.ended(run.record)
+        if failed:
+            return Failed(message=f"run {run.record.run_id} failed; {'; '.join(failed)}")
+        return Completed(message=f"run {run.record.run_id}: {run.record.report}")
+    except BaseException:
+        stopped = watch.stop.is_set()  # a second Ctrl-C
+        if run.record.status == "running":
             watch.stop.set()  # the task runner waits for its threads, and those wait for this
-            run.finish("cancelled" if stopped else "failed")
-            raise
-    ended = run.record.stages
-    failed = [f"stage {one.name}: {one.error}" for one in ended if one.status == "failed"]
-    deadline = watch.pause.is_set()
-    paused = deadline and bool(left(run.record)) and not failed
-    if paused or (watch.stop.is_set() and not deadline):
-        run.finish("paused" if paused else "cancelled")
-        again = "the same run again, or Retry, continues it"
-        return Cancelled(message=f"run {run.record.run_id} was stopped; {again}")
-    run.finish("failed" if failed else "succeeded")
-    publish_report(opened, run, watch)
-    prepared.ended(run.record)
-    if failed:
-        return Failed(message=f"run {run.record.run_id} failed; {'; '.join(failed)}")
-    return Completed(message=f"run {run.record.run_id}: {run.record.report}")
+        give_up(run, "cancelled" if stopped else "failed")
+        raise
 
 
 def bad_input(error: Exception) -> State[Any]:

@@ -135,23 +135,19 @@ def check_endpoints(
 ) -> None:
     """Before a machine is paid for: raises InputError when a stage that is going to run on the
     target asks an endpoint (a judge's, a teacher's) whose URL or key cannot be had there."""
-    found = {stage.name: _problem(resolved, stage, target) for stage in resolved.stages}
-    problems = {name: f"stage {name}: {problem}" for name, problem in found.items() if problem}
+    problems: dict[str, str] = {}
+    for stage in resolved.stages:
+        if target == "local" or resolved.at_home(stage):
+            continue
+        try:
+            travelling(stage.config_json)
+        except InputError as error:
+            problems[stage.name] = f"stage {stage.name}: {error}"
     for one in outlook(resolved, store) if problems else ():
         if one.manifest is not None and one.stage.name not in force:
             problems.pop(one.stage.name, None)
     if problems:
         raise InputError(" ".join(problems.values()))
-
-
-def _problem(resolved: ResolvedRecipe, stage: ResolvedStage, target: str) -> str:
-    if target == "local" or resolved.at_home(stage):
-        return ""
-    try:
-        travelling(stage.config_json)
-    except InputError as error:
-        return str(error)
-    return ""
 
 
 class Handed(NamedTuple):

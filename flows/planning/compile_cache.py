@@ -120,7 +120,7 @@ class _Worker:
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
         answer = process.stdout.readline()
-        if answer:
+        if answer.endswith("\n"):  # else it ended before, or within it
             found: dict[str, Any] = json.loads(answer)
             return found
         code = process.wait()

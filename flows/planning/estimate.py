@@ -4,8 +4,8 @@ runs, and by list prices.
 A stage's time is the sum over its programs of calls x roofline time (or the sum over those that run
 beside the others on devices of their own, if that is longer), divided by an efficiency, plus the
 time until its machine works. The efficiency is learned from stages of the same kind that ran on the
-same target, where the store has some and this machine has compiled their programs; else it is
-`EFFICIENCY`.
+same target, where the store has some that were long enough and this machine has compiled their
+programs; else it is `EFFICIENCY`.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,11 @@ EFFICIENCY = 0.4
 language models on v4 to v6e is said to reach 0.4 to 0.6 of peak (MaxText, from memory); small
 models and decoding are below, and hosts tokenise, score and save meanwhile. A cautious guess until
 runs have been measured."""
+
+
+LEAST_SHARE = 0.1
+"""A run that was shorter than this share of what is planned, by roofline, tells nothing of it:
+loading and compiling took most of its time, and would be multiplied."""
 
 
 def program_json(program: Compiled, target: str) -> dict[str, Any]:
@@ -70,21 +75,23 @@ def roofline_seconds(programs: Sequence[Compiled], target: str) -> float:
 
 
 def estimate(
-    programs: Sequence[Compiled], measured: Sequence[float], target: str, settings: TpuSettings
+    programs: Sequence[Compiled],
+    measured: Sequence[tuple[float, float]],
+    target: str,
+    settings: TpuSettings,
 ) -> dict[str, Any]:
     """The `seconds` and `cost_usd` of a stage on a TPU, of the cloud or of this machine, and the
     `basis` on which they rest.
 
     Args:
         programs: those of the stage, with reports.
-        measured: of earlier runs of its kind, seconds per second of roofline (see
-            `measured_ratios`).
+        measured: (seconds by roofline, seconds) of earlier runs of its kind (see `measured_runs`).
     """
-    ratio = median(measured) if measured else 1 / EFFICIENCY
-    boot = planned(target).boot_seconds
-    seconds = boot + ratio * roofline_seconds(programs, target)
-    known = f"median of {len(measured)} measured runs"
-    basis = known if measured else f"{EFFICIENCY:.0%} of the roofline"
+    roofline, boot = roofline_seconds(programs, target), planned(target).boot_seconds
+    ratios = [took / known for known, took in measured if known >= LEAST_SHARE * roofline]
+    seconds = boot + roofline * (median(ratios) if ratios else 1 / EFFICIENCY)
+    known = f"median of {len(ratios)} measured runs"
+    basis = known if ratios else f"{EFFICIENCY:.0%} of the roofline"
     basis += f", and {boot:.0f} s to boot" if boot else ""
     return {"seconds": seconds, "cost_usd": cost(seconds, target, settings), "basis": basis}
 
@@ -100,10 +107,12 @@ def cost(seconds: float, target: str, settings: TpuSettings) -> float:
     return kind.chips * price * seconds / 3600
 
 
-def measured_ratios(kind: str, target: str, store: Store, compiler: Compiler) -> list[float]:
-    """Seconds per second of roofline of the newest stages of a kind, if they ran on the target and
-    this machine has compiled their programs before."""
-    ratios = []
+def measured_runs(
+    kind: str, target: str, store: Store, compiler: Compiler
+) -> list[tuple[float, float]]:
+    """(Seconds by roofline, seconds that it took) of the newest stages of a kind, if they ran on
+    the target and this machine has compiled their programs before."""
+    measured = []
     for manifest in store.artifacts(kind, COMPARED):
         seconds = manifest.execution.get("seconds")
         if manifest.execution.get("target") != target or not seconds:
@@ -112,8 +121,8 @@ def measured_ratios(kind: str, target: str, store: Store, compiler: Compiler) ->
         programs = compiler.known(question) if question else None
         roofline = roofline_seconds(programs, target) if programs else 0.0
         if roofline:
-            ratios.append(seconds / roofline)
-    return ratios
+            measured.append((roofline, seconds))
+    return measured
 
 
 def _question_of(manifest: Manifest, store: Store) -> Question | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flows.planning.compile_cache import Compiled, Compiler, Question, has_compiler
-from flows.planning.estimate import cost, estimate, measured_ratios, program_json
+from flows.planning.estimate import cost, estimate, measured_runs, program_json
 from flows.planning.fit_search import suggest
 from flows.planning.machine import BOOT_SECONDS, Machine, machine_of, memory_bytes
 from flows.planning.sessions import sessions
@@ -161,8 +161,8 @@ def _with_programs(
     if machine.chip is None:  # it takes as long as similar stages took
         return found
     # of runs here nobody knows whether this accelerator made them
-    ratios = [] if target == "local" else measured_ratios(question.kind, target, store, compiler)
-    expected = estimate(programs, ratios, target, context().tpu)
+    measured = [] if target == "local" else measured_runs(question.kind, target, store, compiler)
+    expected = estimate(programs, measured, target, context().tpu)
     if "suggestion" in found:
         expected["basis"] += ", if it were as suggested"
     return {**found, **expected}

@@ -45,7 +45,7 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     found += _of_families(run)
     found += _of_evaluations(run)
     found += of_settings(ready.whole.stages, ready.endpoints)
-    notes += setting_notes(ready.resolved.stages, ready.whole.stages)
+    notes += setting_notes(ready.resolved.stages, ready.whole.stages, ready.endpoints)
     found += _of_judges(tallies)
     audits = {
         stage.name: audit
@@ -59,7 +59,9 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
             name = f"{stage}/{one['name']}"
             told.append({**one, "name": name, "allowed": one["allowed"] or allow.get(name)})
     names = {one["name"] for one in told}
-    notes += [f"rehearsal.allow names {name}, which was not found" for name in allow.keys() - names]
+    notes += [
+        f"rehearsal.allow names {name}, which was not found" for name in allow if name not in names
+    ]
     return {
         "findings": told,
         "notes": notes,

@@ -8,7 +8,7 @@ from flows.report import blocks as ui
 from flows.report.html import page, tag, write_page
 from flows.report.sections.rewards import audit_blocks
 from flows.runs.record import run_folder
-from flows.runs.wording import Tone
+from flows.runs.wording import Tone, amount
 from infra.store.store import Store
 from schemas.base import clip
 
@@ -51,7 +51,9 @@ def verdict_blocks(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     found = [one for one in told["findings"] if one["allowed"] is None]
     failed = [one["name"] for one in told["stages"] if one["status"] == "failed"]
     passed = told["status"] == "succeeded" and not found
-    said = "passed" if passed else f"{len(found)} findings"
+    said = "passed" if passed else amount(len(found), "finding")
+    if told["status"] == "cancelled":
+        said += "; stopped before its end"
     if failed:
         said += f"; failed: {', '.join(failed)}"
     about = f" on {told['model']} with the first {told['rows']} rows of each data set"
@@ -77,7 +79,10 @@ def verdict_blocks(told: Mapping[str, Any]) -> Iterator[ui.Block]:
 def summary(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     """For a terminal: a line of each stage, what fell out, findings, who answered, the page."""
     rows = [
-        (one["name"], one["status"], f"{one['seconds']:.0f}", one["given"], one["left"], _fell(one))
+        (
+            *(one["name"], one["status"], f"{one['seconds']:.0f}", one["given"], one["left"]),
+            ", ".join(f"{lost['cause']} {lost['rows']}" for lost in one["dropped"]),
+        )
         for one in told["stages"]
     ]
     columns = ("stage", "status", "seconds", "in", "out", "fell out")
@@ -87,10 +92,6 @@ def summary(told: Mapping[str, Any]) -> Iterator[ui.Block]:
     yield from verdict_blocks(told)
     yield f"Page: {told['page']}"
     yield f"Report: {told['report']}"
-
-
-def _fell(stage: Mapping[str, Any]) -> str:
-    return ", ".join(f"{one['cause']} {one['rows']}" for one in stage["dropped"])
 
 
 def _stage(stage: Mapping[str, Any]) -> Iterator[ui.Block]:

@@ -1,7 +1,7 @@
 """What a recipe's settings say by themselves: schedules that never begin, updates that wait for a
 judge, models that are gone, teachers that write in different formats."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -62,12 +62,18 @@ def shut_down(endpoint: str) -> date | None:
     return next((ends for name, ends in SHUT_DOWN.items() if model.startswith(name)), None)
 
 
-def setting_notes(stages: Sequence[ResolvedStage], whole: Sequence[StageSpec]) -> Iterator[str]:
+def setting_notes(
+    stages: Sequence[ResolvedStage], whole: Sequence[StageSpec], endpoints: Iterable[str]
+) -> Iterator[str]:
     """What may be meant so, and is easily overlooked. `whole`: the stages as they are shipped, for
     a rehearsal's own have no adapters."""
+    for name in endpoints:
+        if (ends := shut_down(name)) is not None and ends > datetime.now(UTC).date():
+            yield f"{name} will be shut down on {ends}: no request to it is answered from then on"
     shipped = {stage.name: stage.config for stage in whole}
     trained = [stage.name for stage in stages if isinstance(stage.config, TrainerConfig)]
-    if trained and not any(map(_asks_for_safety, stages)):
+    asked = [stage_kind(one.kind).evaluation for one in stages if "policy" in one.inputs]
+    if trained and not any(one and one.measures == "safety" for one in asked):
         yield (
             f"no stage asks what {trained[-1]} trains whether it is safe (kind safety_eval, with"
             " its input policy)"
@@ -88,11 +94,6 @@ def setting_notes(stages: Sequence[ResolvedStage], whole: Sequence[StageSpec]) -
                 f"{stage.name} trains all weights without weight decay, so its AdamW is Adam"
                 " (optimizer.weight_decay, usually 0.1)"
             )
-
-
-def _asks_for_safety(stage: ResolvedStage) -> bool:
-    evaluation = stage_kind(stage.kind).evaluation
-    return bool(evaluation and evaluation.measures == "safety" and "policy" in stage.inputs)
 
 
 def _of_schedules(stages: Sequence[StageSpec]) -> Iterator[Finding]:

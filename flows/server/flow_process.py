@@ -22,11 +22,13 @@ def main() -> None:
     from prefect.settings import get_current_settings
 
     from flows.server.prefect_view import prefect_view
+    from flows.trackers import followed, logged
     from tasks.running.watch import WATCH, Watch
 
     url, stop = get_current_settings().api.url, threading.Event()
     assert url is not None, "a worker gives each run PREFECT_API_URL"
-    WATCH.set(Watch(stop))  # a run that is stopped does not wait for the server either
+    # a run that is stopped does not wait for the server either
+    WATCH.set(followed(Watch(stop), logged))
     with prefect_view(url, say, stop, start_seconds=PATIENCE_SECONDS, end_seconds=PATIENCE_SECONDS):
         runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
 

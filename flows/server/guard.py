@@ -1,5 +1,7 @@
-"""The guard before Prefect's server: an ASGI application that admits requests of the server's own
-pages and of our own processes.
+"""`python -m flows.server.guard HOST PORT [ORIGIN]`: Prefect's server behind a guard, an ASGI
+application that admits requests of the server's own pages and of our own processes. It reads the
+key from PREFECT_SERVER_API_AUTH_STRING, and starts what `prefect server start` starts
+(`prefect.cli._server_utils`, 3.8.8).
 
 Prefect asks for the key. It does not check where a request comes from, and a browser sends requests
 for every page that it shows. So the guard checks, in this order:
@@ -16,14 +18,19 @@ like Prefect's login page, keeps the key in the local storage of its origin.
 """
 
 import json
+import sys
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
+import uvicorn
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flows.server.key import as_header, entered, proof
+from flows.server.key import as_header, entered, in_url, proof
+from flows.server.port import bound
+from infra.importing import importing
 
 READING = ("GET", "HEAD", "OPTIONS")
 CLOSED = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
@@ -154,3 +161,52 @@ async def _token(request: Request) -> str:
 
 def _page(text: str, code: int = 200, kind: str = "text/plain") -> Response:
     return Response(text, code, {"cache-control": "no-store"}, f"{kind}; charset=utf-8")
+
+
+def origins(host: str, port: int, front: str | None) -> dict[str, str]:
+    """The valid values of `Host`, each with the origin of its pages.
+
+    Args:
+        host: the address that the server listens on.
+        front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
+    """
+    names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", in_url(host)])
+    own = [name if port == 80 else f"{name}:{port}" for name in names]
+    return {name: f"http://{name}" for name in own} | (
+        {urlsplit(front).netloc: front} if front else {}
+    )
+
+
+def guarded(host: str, port: int, front: str | None) -> Guard:
+    """Prefect's application behind the guard. Raises RuntimeError when there is no key."""
+    from prefect.server.api.server import create_app
+    from prefect.settings import get_current_settings
+
+    key = get_current_settings().server.api.auth_string
+    if key is None:
+        raise RuntimeError(
+            "PREFECT_SERVER_API_AUTH_STRING is not set: a server of ours asks for a key"
+        )
+    return Guard(create_app(final=True), key.get_secret_value(), port, origins(host, port, front))
+
+
+def main(host: str, port: str, front: str | None = None) -> None:
+    """Serve until SIGTERM."""
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings().server
+    with importing():
+        application = guarded(host, int(port), front)
+    config = uvicorn.Config(
+        application,
+        timeout_keep_alive=settings.api.keepalive_timeout,
+        ws_ping_interval=settings.api.websocket_ping_interval,
+        ws_ping_timeout=settings.api.websocket_ping_timeout,
+        log_level=settings.logging_level.lower(),
+        proxy_headers=False,
+    )
+    uvicorn.Server(config).run([bound(host, int(port))])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

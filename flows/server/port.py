@@ -27,7 +27,11 @@ def bound(host: str, port: int) -> socket.socket:
         host.encode("idna")
     except UnicodeError as error:
         raise OSError(errno.EINVAL, "no host has such a name") from error
-    if _somebody_listens(host, port):
+    try:  # sockets of one user would share it, and connections would go to either
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        pass
+    else:
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -37,13 +41,3 @@ def bound(host: str, port: int) -> socket.socket:
         made.close()
         raise
     return made
-
-
-def _somebody_listens(host: str, port: int) -> bool:
-    """Whether somebody listens on the port: sockets of one user would share it, and connections
-    would go to either."""
-    try:
-        socket.create_connection((host, port), timeout=1).close()
-    except OSError:
-        return False
-    return True

@@ -23,7 +23,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TextIO
+from typing import IO, TextIO
 
 from flows.server import key, process_tree
 from flows.server.key import Api, in_url
@@ -166,11 +166,11 @@ def prefect_server(
         def start(stop: threading.Event) -> "subprocess.Popen[bytes]":
             with _starting_alone(stop):
                 process = process_tree.start(
-                    "flows.server.guarded_server", *arguments, environment=environment, log=log
+                    "flows.server.guard", *arguments, environment=environment, log=log
                 )
                 try:
                     meanwhile()
-                    _wait_until_ready(process, api, stop, log.fileno())
+                    _wait_until_ready(process, api, stop, log)
                 except Stopped:
                     process_tree.stop(process)
                     raise
@@ -313,7 +313,7 @@ def locked(lock: TextIO) -> bool:
 
 
 def _wait_until_ready(
-    process: "subprocess.Popen[bytes]", api: Api, stop: threading.Event, log: int
+    process: "subprocess.Popen[bytes]", api: Api, stop: threading.Event, log: IO[bytes]
 ) -> None:
     """Wait for our server, and no other that took the port meanwhile."""
     deadline = time.monotonic() + STARTUP_SECONDS
@@ -321,8 +321,7 @@ def _wait_until_ready(
         if stop.wait(0.1):
             raise Stopped
         if process.poll() is not None or time.monotonic() > deadline:
-            tail = os.pread(log, 1 << 20, 0).decode("utf-8", "replace")[-2000:]
             raise StageFailed(
                 f"the Prefect server did not start (exit code {process.poll()}). Its log"
-                f" ends:\n{mask(tail)}"
+                f" ends:\n{mask(process_tree.tail(log))}"
             )

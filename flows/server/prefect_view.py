@@ -51,6 +51,9 @@ answers."""
 BUSY_SECONDS = 30.0
 """An API that says it is busy (its database is locked) is asked again for so long."""
 
+BUSY = (408, 429, 502, 503)
+"""The codes by which it says so."""
+
 SEND_SECONDS = 1.0
 """The outbox sends at most so often."""
 
@@ -167,24 +170,18 @@ def _away(link: ApiLink) -> httpx.ConnectError:
 
 
 def unless_busy(ask: Callable[[], T]) -> T:
-    """Return what `ask` returns, and ask again for a while where the server is busy. Raises what
-    `ask` raises then."""
+    """Return what `ask` returns, and ask again for a while where the server is busy, or wants its
+    new CSRF token. Raises what `ask` raises then."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             return ask()
         except httpx.HTTPStatusError as error:
-            if not _is_passing(error.response) or time.monotonic() > until:
+            answer = error.response
+            stale = answer.status_code == 403 and "Invalid CSRF token" in answer.text
+            if not (stale or answer.status_code in BUSY) or time.monotonic() > until:
                 raise
             time.sleep(1)
-
-
-def _is_passing(response: httpx.Response) -> bool:
-    """Whether the same request may be accepted in a moment: the server is busy, or wants its new
-    CSRF token."""
-    return response.status_code in (408, 429, 502, 503) or (
-        response.status_code == 403 and "Invalid CSRF token" in response.text
-    )
 
 
 class Outbox:
@@ -255,6 +252,9 @@ class Outbox:
             self._sent.clear()
             return
         except httpx.HTTPStatusError:
+            if self._unsure:  # they were refused, and what comes after them was not sent yet
+                self._unsure = []
+                return
             self.dropped += len(batch)
         with self._lock:
             for _ in batch:

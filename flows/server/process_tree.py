@@ -22,6 +22,9 @@ STOP_SECONDS = 45.0
 """Seconds that a tree may take to stop by itself: running flows cancel their jobs first, for which
 Prefect gives each 30 s."""
 
+TAIL_BYTES = 2000
+"""The most of a log that a message shows."""
+
 
 def start(
     module: str, *arguments: str, environment: Mapping[str, str], log: IO[bytes]
@@ -55,6 +58,12 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def tail(log: IO[bytes]) -> str:
+    """The end of what trees wrote to their log."""
+    begins = max(0, os.fstat(log.fileno()).st_size - TAIL_BYTES)
+    return os.pread(log.fileno(), TAIL_BYTES, begins).decode("utf-8", "replace")
 
 
 def _some_are_left(process: "subprocess.Popen[bytes]") -> bool:

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 from flows.cli.answer import say
 from flows.cli.interrupt import interruptible
 from flows.recipe.parameters import recipe_choices
@@ -87,28 +89,25 @@ def serve(
             **api.environment,
         }
         process = process_tree.start("flows.server.serve", environment=environment, log=log)
-        file = key.write(home, api)
         try:
-            sys.stderr.write(
+            file = key.write(home, api)
+            say(
                 f"Prefect UI: {front or api.ui}\nStart a run: {front or api.ui}{page}\nLet your"
                 f" browser in, once, within {key.ENTRY_SECONDS // 60} minutes:"
                 f" {_link(api, page, front)}\nThe login page takes {key.KEY} of {file}\nCtrl-C"
-                " stops everything.\n"
+                " stops everything."
             )
             while not stop.wait(LOOK_SECONDS):
                 if gone:
                     raise StageFailed(gone[0])
                 if process.poll() is not None:
-                    tail = os.pread(log.fileno(), 1 << 20, 0).decode("utf-8", "replace")[-2000:]
                     raise StageFailed(
                         f"the worker that runs flows ended with exit code {process.returncode}. It"
-                        f" said:\n{mask(tail)}"
+                        f" said:\n{mask(process_tree.tail(log))}"
                     )
-            sys.stderr.write(
-                f"Stopping; runs have {process_tree.STOP_SECONDS:.0f} s to cancel their jobs ...\n"
-            )
+            say(f"Stopping; runs have {process_tree.STOP_SECONDS:.0f} s to cancel their jobs ...")
         finally:
-            file.unlink(missing_ok=True)
+            (home / key.FILE).unlink(missing_ok=True)
             process_tree.stop(process)
 
 
@@ -175,14 +174,14 @@ def _server(
 
     chosen = get_current_settings().server.api.auth_string
     options = {SERVER_KEY: chosen.get_secret_value()} if chosen else {}
-    sys.stderr.write("Starting the Prefect server ...\n")
+    say("Starting the Prefect server ...")
     with prefect_server(port, options, stop, say, gave_up, host=host, front=front) as started:
         yield started
 
 
 def _register(api: Api, recipes: Sequence[dict[str, Any]]) -> str:
     """Register the work pool and the deployments; returns the path of the page that starts a
-    run."""
+    run. Raises StageFailed: the server refuses."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 
@@ -191,20 +190,23 @@ def _register(api: Api, recipes: Sequence[dict[str, Any]]) -> str:
     store = context().settings.store
     if "://" not in store:
         store = str(expanded(store, "LYCEUM_STORE").absolute())
-    with reaching(api), get_client(sync_client=True) as client:
-        if POOL not in [pool.name for pool in client.read_work_pools()]:
-            client.create_work_pool(
-                WorkPoolCreate(
-                    name=POOL,
-                    type=POOL_TYPE,
-                    base_job_template=template(),
-                    description="Runs flows where `lyceum serve` is.",
+    try:
+        with reaching(api), get_client(sync_client=True) as client:
+            if POOL not in [pool.name for pool in client.read_work_pools()]:
+                client.create_work_pool(
+                    WorkPoolCreate(
+                        name=POOL,
+                        type=POOL_TYPE,
+                        base_job_template=template(),
+                        description="Runs flows where `lyceum serve` is.",
+                    )
                 )
-            )
-        # it may be another version's
-        client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template()))
-        _end_what_is_left(client)
-        pages = register(client, POOL, store, recipes, {})
+            # it may be another version's
+            client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template()))
+            _end_what_is_left(client)
+            pages = register(client, POOL, store, recipes, {})
+    except httpx.HTTPError as error:
+        raise StageFailed(f"the Prefect server refused: {mask(str(error))}") from error
     return f"/v2{pages['post-train/post-train']}/run"
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from flows.server import process_tree
 from schemas.base import Stopped
@@ -71,18 +72,15 @@ def supervised(
             process_tree.kill(supervisor.server)
 
 
+@dataclass
 class _Supervisor:
-    def __init__(
-        self,
-        start: Callable[[threading.Event], Server],
-        healthy: Callable[[], bool],
-        say: Callable[[str], None],
-        gave_up: Callable[[str], None],
-    ) -> None:
-        self._start, self._healthy, self._say, self._gave_up = start, healthy, say, gave_up
-        self.server: Server | None = None
-        self.done = threading.Event()
-        self._restarts: list[float] = []
+    start: Callable[[threading.Event], Server]
+    healthy: Callable[[], bool]
+    say: Callable[[str], None]
+    gave_up: Callable[[str], None]
+    server: Server | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+    restarts: list[float] = field(default_factory=list)
 
     def watch(self) -> None:
         while self.server is not None:
@@ -105,7 +103,7 @@ class _Supervisor:
             if time.monotonic() < looked + HUNG_SECONDS / 10:
                 continue
             looked = time.monotonic()
-            if self._healthy():
+            if self.healthy():
                 healthy = looked
             elif time.monotonic() > healthy + HUNG_SECONDS:
                 return f"has not answered for {HUNG_SECONDS:.0f} s"
@@ -115,17 +113,17 @@ class _Supervisor:
         """Try to start the server again, a limited number of times."""
         while not self.done.is_set():
             now = time.monotonic()
-            self._restarts = [at for at in self._restarts if at > now - MEMORY_SECONDS]
-            tries = len(self._restarts)
+            self.restarts = [at for at in self.restarts if at > now - MEMORY_SECONDS]
+            tries = len(self.restarts)
             if tries == MOST_RESTARTS:
-                self._gave_up(f"{what}; after {tries} restarts it is not started again")
+                self.gave_up(f"{what}; after {tries} restarts it is not started again")
                 return
-            self._restarts.append(now)
-            self._say(f"{what}; starting it again ({tries + 1} of at most {MOST_RESTARTS} times)")
+            self.restarts.append(now)
+            self.say(f"{what}; starting it again ({tries + 1} of at most {MOST_RESTARTS} times)")
             if tries and self.done.wait(RESTART_SECONDS * 2 ** (tries - 1)):
                 return
             try:
-                self.server = self._start(self.done)
+                self.server = self.start(self.done)
                 return
             except Stopped:
                 return

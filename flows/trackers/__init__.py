@@ -13,7 +13,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TextIO, cast
 
@@ -22,6 +24,7 @@ from flows.runs.results import RunResults
 from flows.scores.evaluations import Point, curve, metric_points
 from infra.context import context
 from infra.secrets import mask
+from infra.store.objects import Damaged
 from schemas.base import InputError
 from schemas.job import JobStatus
 from schemas.reports import RunRecord
@@ -73,8 +76,16 @@ THREAD = "trackers"
 """The name of the threads that send."""
 
 
-def followed(watch: Watch) -> Watch:
-    """A watch that sends its run, while it goes on, to every configured tracker."""
+def logged(why: str) -> None:
+    """Log why a tracker failed in the flow run that goes on."""
+    from prefect import get_run_logger
+
+    get_run_logger().warning("trackers: %s", why)
+
+
+def followed(watch: Watch, warn: Callable[[str], None] | None = None) -> Watch:
+    """A watch that sends its run, while it goes on, to every configured tracker. `warn` is told why
+    one fails, in the context of the run; None: the watch says it."""
     if not _configured():
         return watch
     current: list[_Live] = []
@@ -82,7 +93,7 @@ def followed(watch: Watch) -> Watch:
     def record(version: RunRecord) -> None:
         watch.record(version)
         if not current or current[0].run_id != version.run_id:  # a watch may see run after run
-            current[:] = [_Live(version, lambda why: watch.say("trackers", why))]
+            current[:] = [_Live(version, warn or partial(watch.say, "trackers"))]
             _LIVE[version.run_id] = current[0]
         if version.status in ("cancelled", "paused"):
             stopped(version)
@@ -142,7 +153,10 @@ class _Live:
         self._name, self._before, self._ending = self.run_id, set[str](), False
         if not isinstance(sys.stdout, _ForAnswers):
             sys.stdout = cast(TextIO, _ForAnswers(sys.stdout))
-        self._thread = threading.Thread(target=self._follow, name=THREAD, daemon=True)
+        within = copy_context()
+        self._thread = threading.Thread(
+            target=within.run, args=(self._follow,), name=THREAD, daemon=True
+        )
         self._thread.start()
 
     def put(self, point: Point) -> None:
@@ -165,13 +179,18 @@ class _Live:
         while isinstance(said := self._said.get(), Point):
             self._log([said])
         self._ending, (record, run) = True, said
-        if run is not None:
-            self._open(self._sent.keys() - self._sessions.keys())
-            self._log(list(self._rest(run)))
-        metrics = None if run is None else list(metric_points(run))
-        for name, session in [*self._sessions.items()]:
-            with self._surviving(name):
-                session.end(record, metrics)
+        metrics: list[Point] | None = None
+        try:
+            if run is not None:
+                self._open(self._sent.keys() - self._sessions.keys())
+                self._log(list(self._rest(run)))
+                metrics = list(metric_points(run))
+        except (OSError, InputError, Damaged) as error:
+            self._warn(f"run {self.run_id}: the rest of its curves cannot be read: {error}")
+        finally:
+            for name, session in [*self._sessions.items()]:
+                with self._surviving(name):
+                    session.end(record, metrics)
 
     def _open(self, names: Iterable[str]) -> None:
         for name in names:

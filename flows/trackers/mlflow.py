@@ -28,31 +28,26 @@ def open_run(record: RunRecord, name: str) -> Session:
     # its own 7 wait four minutes for a server that is not there
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     import mlflow
-    from mlflow.entities import Param
+    from mlflow.entities import Metric, Param
 
     named = os.environ.get("MLFLOW_EXPERIMENT_NAME")
     experiment = mlflow.set_experiment(named or record.recipe.name)
     client = mlflow.MlflowClient()
     begun = client.search_runs([experiment.experiment_id], f"tags.`lyceum.run` = '{name}'")
     if begun:
-        client.update_run(begun[0].info.run_id, status="RUNNING")
-        return _session(client, begun[0].info.run_id)
-    tags = {"lyceum.run": name, "lyceum.store": record.store, "lyceum.target": record.target}
-    sent: str = client.create_run(
-        experiment.experiment_id, start_time=int(1000 * record.started), tags=tags, run_name=name
-    ).info.run_id
-    found: dict[str, Any] = {"model": record.recipe.model, "seed": record.recipe.seed}
-    for stage in record.recipe.stages:
-        found |= flat(stage.name, stage.config)
-    told = {_FORBIDDEN.sub("_", key)[:250]: str(value)[:500] for key, value in found.items()}
-    parameters = [Param(*one) for one in told.items()]
-    for first in range(0, len(parameters), MOST_PARAMETERS):
-        client.log_batch(sent, params=parameters[first : first + MOST_PARAMETERS])
-    return _session(client, sent)
-
-
-def _session(client: Any, run: str) -> Session:
-    from mlflow.entities import Metric
+        run = begun[0].info.run_id
+        client.update_run(run, status="RUNNING")
+    else:
+        tags = {"lyceum.run": name, "lyceum.store": record.store, "lyceum.target": record.target}
+        told = {"start_time": int(1000 * record.started), "tags": tags, "run_name": name}
+        run = client.create_run(experiment.experiment_id, **told).info.run_id
+        found: dict[str, Any] = {"model": record.recipe.model, "seed": record.recipe.seed}
+        for stage in record.recipe.stages:
+            found |= flat(stage.name, stage.config)
+        values = {_FORBIDDEN.sub("_", key)[:250]: str(value)[:500] for key, value in found.items()}
+        parameters = [Param(*one) for one in values.items()]
+        for first in range(0, len(parameters), MOST_PARAMETERS):
+            client.log_batch(run, params=parameters[first : first + MOST_PARAMETERS])
 
     def send(points: Sequence[Point], when: float) -> None:
         """Send points of a time in seconds."""

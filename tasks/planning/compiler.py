@@ -112,17 +112,8 @@ class ProgramReport:
 
 
 def mesh_of(target: str) -> "Mesh":
-    """All devices of a target: those of this machine, or of a TPU that is not here. Raises
-    InputError."""
-    if target != "local":
-        return tpu_mesh(target)
-    import jax
-
-    return jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 1), (BATCH, TENSOR))
-
-
-def tpu_mesh(target: str) -> "Mesh":
-    """All devices of a TPU that is not here, with the axes of `tasks.devices.hosts.make_mesh`.
+    """All devices of a target, of this machine or of a TPU that is not here, with the axes of
+    `tasks.devices.hosts.make_mesh`.
 
     Raises:
         InputError: libtpu is not installed or does not know the topology.
@@ -130,15 +121,17 @@ def tpu_mesh(target: str) -> "Mesh":
     import jax
     from jax.experimental import topologies
 
-    kind = TPU_TYPES[target]
-    try:
-        devices = topologies.get_topology_desc(platform="tpu", **_topology(kind)).devices
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        raise InputError(
-            f"the TPU compiler does not give the topology of {target}: {error}. Plans for TPUs need"
-            f" it: {install('tpu')} (200 MB; no TPU needed)."
-        ) from error
-    assert len(devices) == kind.devices, (target, len(devices))
+    devices = jax.devices() if target == "local" else []
+    if target != "local":
+        kind = TPU_TYPES[target]
+        try:
+            devices = topologies.get_topology_desc(platform="tpu", **_topology(kind)).devices
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            raise InputError(
+                f"the TPU compiler does not give the topology of {target}: {error}. Plans for TPUs"
+                f" need it: {install('tpu')} (200 MB; no TPU needed)."
+            ) from error
+        assert len(devices) == kind.devices, (target, len(devices))
     return jax.sharding.Mesh(np.array(devices).reshape(-1, 1), (BATCH, TENSOR))
 
 
@@ -250,13 +243,14 @@ class Planner:
 
         self.target = target
         self.mesh = mesh_of(target)
+        own = [Path(__file__), *sorted(Path(__file__).parent.glob("hlo*.py"))]
         self.counted = self.mesh.devices.flat[0].platform != "gpu"
         self.versions = [
             jax.__version__,
             jaxlib.__version__,
             self.mesh.devices.flat[0].client.platform_version,
             self.mesh.devices.flat[0].device_kind,
-            _own_source(),
+            digest([file.read_text(encoding="utf-8") for file in own]),
         ]
         self._lowered: OrderedDict[str, list[tuple[Program, jax.stages.Lowered]]] = OrderedDict()
 
@@ -325,11 +319,6 @@ def _mesh_of(program: "Program") -> Any:
     return next(
         sharding.mesh for sharding in shardings if isinstance(sharding, jax.sharding.NamedSharding)
     )
-
-
-def _own_source() -> str:
-    files = [Path(__file__), *sorted(Path(__file__).parent.glob("hlo*.py"))]
-    return digest([file.read_text(encoding="utf-8") for file in files])
 
 
 def main(target: str) -> None:

@@ -6,7 +6,7 @@ towards whatever earns more than its neighbours in a group, so a control that ea
 reference is what it will learn. Rewards are looked at at the first update and, where a weight or a
 penalty is annealed, at the last.
 
-    dead:R          reward R abstains on every prompt
+    dead:R          reward R abstains on every prompt, or is asked nothing at any update
     flat:R          R gives every response the same
     blind:R         R gives the references no more than its least paid control
     scale:R         what R can change of the total is more than 30 times what another reward can
@@ -33,7 +33,7 @@ from tasks.contract.reward import Anneal, Response
 from tasks.data.tokens import Tokenizer, response_tokens
 from tasks.devices.hosts import agree
 from tasks.rehearsal.audit_responses import REFERENCE, references_and_controls
-from tasks.rehearsal.reward_findings import look, of_references
+from tasks.rehearsal.reward_findings import Finding, look, of_references
 from tasks.reinforcement.grpo_config import RewardAudit
 from tasks.reinforcement.rewarding import Scorer
 
@@ -121,6 +121,10 @@ def audit(
         for update, scores in looks.items()
         for finding in scores.findings(scorer.configs, update)
     }
+    for one in scorer.configs:
+        if not any(scores.asked[one.name].any() for scores in looks.values()):
+            text = f"reward {one.name} is asked nothing, so it scores nothing"
+            found[f"dead:{one.name}"] = Finding(f"dead:{one.name}", text)
     for finding in of_references(examples, responses[REFERENCE]):
         found[finding.name] = finding
     return {

@@ -56,9 +56,11 @@ class Look:
         for config in configs:
             name = config.name
             given = np.concatenate([values[name] for values in self.values.values()])
+            if not self.asked[name].any():
+                continue  # perhaps at another update
             if np.isnan(given).all():
-                text = "abstains on every prompt" if self.asked[name].any() else "is asked nothing"
-                found.append(Finding(f"dead:{name}", f"reward {name} {text}, so it scores nothing"))
+                text = f"reward {name} abstains on every prompt, so it scores nothing"
+                found.append(Finding(f"dead:{name}", text))
             elif np.nanmax(given) - np.nanmin(given) <= _NOTHING:
                 text = f"reward {name} gives every response {np.nanmax(given):g}"
                 found.append(Finding(f"flat:{name}", text))

@@ -156,7 +156,10 @@ def likeness_of(material: Mapping[str, Any]) -> float:
     if wanted:
         if _folded(answer) == _folded(wanted):
             return 1.0
-        return _f1(_words(answer), _words(wanted)) ** 0.5 if len(wanted.split()) > 3 else 0.0
+        ours, theirs = _words(answer), _words(wanted)
+        if not (ours and theirs and len(wanted.split()) > 3):
+            return 0.0
+        return (2 * len(ours & theirs) / (len(ours) + len(theirs))) ** 0.5  # the F1, spread
     said, task = _phrases(answer), _phrases(str(material["task"]))
     return min(1.0, len(said & task) / len(said) / _ON_THE_TASK) if len(said) > 3 else 0.0
 
@@ -178,10 +181,6 @@ def _phrases(text: str) -> set[tuple[str, ...]]:
     """Three words in a row: a list of keywords has few of the task's."""
     words = re.findall(r"\w+", without_invisible(text).lower())
     return set(zip(words, words[1:], words[2:], strict=False))
-
-
-def _f1(ours: set[str], theirs: set[str]) -> float:
-    return 2 * len(ours & theirs) / (len(ours) + len(theirs)) if ours and theirs else 0.0
 
 
 def _rubric(text: str) -> str:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
@@ -62,7 +62,7 @@ class Tally:
 
 
 class StandIn(ThreadingHTTPServer):
-    """The server, from its making to `close`; `url` is what `<PROVIDER>_BASE_URL` says.
+    """The server, from its making to its `with`'s end; `url` is what `<PROVIDER>_BASE_URL` says.
 
     Attributes:
         tallies: `PROVIDER:MODEL` -> who answered.
@@ -84,13 +84,7 @@ class StandIn(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}{self.path}"
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.shutdown()
         self.server_close()
 
@@ -191,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self._path()
-        self._send_found(None if path is None else self.server.desk.get(path))
+        self._send(200, None if path is None else self.server.desk.get(path))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -203,20 +197,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, self.server.score(json.loads(body)))
             return
         kind = self.headers.get("Content-Type", "")
-        self._send_found(None if path is None else self.server.desk.post(path, body, kind))
+        self._send(200, None if path is None else self.server.desk.post(path, body, kind))
 
     def _path(self) -> str | None:
         """What stands behind the server's own path; None: the caller does not know it."""
         own = self.server.path
         return self.path.removeprefix(own) if self.path.startswith(f"{own}/") else None
 
-    def _send_found(self, value: bytes | Mapping[str, Any] | None) -> None:
+    def _send(self, status: int, value: bytes | Mapping[str, Any] | None) -> None:
+        """Answer; None: nothing lies there."""
         if value is None:
-            self._send(404, {"error": {"message": f"a stand-in has no {self.path}"}})
-        else:
-            self._send(200, value)
-
-    def _send(self, status: int, value: bytes | Mapping[str, Any]) -> None:
+            status, value = 404, {"error": {"message": f"a stand-in has no {self.path}"}}
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
         kind = "application/octet-stream" if isinstance(value, bytes) else "application/json"
         self.send_response(status)

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from flows import ahead
-from flows.ahead import run_cached
+from flows.ahead import begun, run_cached
 from flows.cli.needs import Needs
 from flows.preamble import Parameters, Prepared, prepare
 from flows.runs.record import read_runs
+from flows.trackers import followed
 from infra.store.store import Store
 from schemas.reports import RunRecord
 from tasks.running.watch import Watch
+from tests.fakes.trackers import Trackio
 from tests.flows.growing_stores import commit_chain
 
 
@@ -39,8 +41,12 @@ def test_what_is_looked_for_is_on_record(store, made, monkeypatch, meanwhile):
     assert told == [record]
 
 
-def test_a_run_that_finds_an_artifact_gone_leaves_no_record(store, made):
-    before, told = made.outlook(), list[RunRecord]()
-    store.discard(before[1].stage.kind, before[1].key)
-    assert not run_cached(made, store, before, Watch(record=told.append))
-    assert (store.list_runs(), told) == ([], [])
+def test_a_run_whose_flow_never_began_is_closed_at_its_trackers(store, made, monkeypatch):
+    """As when Prefect's server does not start."""
+    (fake := Trackio()).install(monkeypatch)
+    monkeypatch.setattr(ahead, "begin", lambda *given: None)
+    store.discard("distill", made.outlook()[0].key or "")
+    with begun(made, store, made.outlook(), followed(Watch())) as run:
+        assert run is not None
+    assert [record.status for record in read_runs(store)] == ["failed"]
+    assert (len(fake.runs), fake.finished) == (1, 1)

@@ -7,13 +7,16 @@ from unittest.mock import Mock
 import pytest
 from prefect.logging import disable_run_logger
 
+from flows import ending
 from flows.chain import Chain
 from flows.post_train import post_train
 from flows.preamble import Prepared, handed
 from flows.recipe.resolve import resolve
-from flows.runs.record import read_runs
+from flows.runs.record import RunLog, read_runs
+from flows.trackers import followed
 from infra.store.store import Store
-from tasks.running.watch import Watch
+from tasks.running.watch import WATCH, Watch
+from tests.fakes.trackers import Trackio
 
 
 def test_a_store_that_goes_away_before_the_run_begins_ends_it_with_a_message(
@@ -30,16 +33,38 @@ def test_a_store_that_goes_away_before_the_run_begins_ends_it_with_a_message(
     assert not store.list_runs()
 
 
-def test_a_second_ctrl_c_ends_a_run_that_was_stopped(store, tiny_recipe, monkeypatch):
-    """It was on record as failed."""
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt, "cancelled"), (RuntimeError, "failed")]
+)
+def test_a_flow_that_is_broken_off_ends_its_run_at_its_trackers_too(
+    store, tiny_recipe, monkeypatch, error, status
+):
+    """A second Ctrl-C was on record as failed; of a flow that crashed a tracker said that it runs
+    for ever."""
+    (fake := Trackio()).install(monkeypatch)
 
     def walk(chain: Chain, watch: Watch) -> None:
-        watch.stop.set()
-        raise KeyboardInterrupt
+        if error is KeyboardInterrupt:
+            watch.stop.set()
+        raise error
 
     monkeypatch.setattr(Chain, "walk", walk)
     monkeypatch.setattr("flows.post_train.announce", lambda *given: None)
     prepared = Prepared(resolve(str(tiny_recipe)), store, "local", None, ())
-    with disable_run_logger(), handed(prepared), pytest.raises(KeyboardInterrupt):
-        copy_context().run(post_train.fn)  # which leaves its watch there
-    assert [record.status for record in read_runs(store)] == ["cancelled"]
+    with disable_run_logger(), handed(prepared):
+        context = copy_context()
+        context.run(WATCH.set, followed(Watch()))
+        with pytest.raises(error):
+            context.run(post_train.fn)
+    assert [record.status for record in read_runs(store)] == [status]
+    assert (len(fake.runs), fake.finished) == (1, 1)
+
+
+def test_a_report_that_crashes_leaves_no_tracker_open(store, tiny_recipe, monkeypatch):
+    (fake := Trackio()).install(monkeypatch)
+    run = RunLog(store, resolve(str(tiny_recipe)), "local", followed(Watch()).record)
+    run.finish("succeeded")
+    monkeypatch.setattr(ending, "read_results", Mock(side_effect=RuntimeError))
+    with pytest.raises(RuntimeError):
+        ending.report_run(store, run, lambda about, why: None)
+    assert fake.finished == 1

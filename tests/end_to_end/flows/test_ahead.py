@@ -22,6 +22,7 @@ from flows.runs.record import read_run
 from flows.server.key import Api
 from infra.store import lease
 from schemas.base import StageFailed, Stopped
+from schemas.reports import RunRecord
 from tasks.running.watch import Watch
 from tests.fakes.process import until
 from tests.flows.lab import ROOT, SLOW, Lab, flip_a_byte
@@ -123,15 +124,15 @@ def prepared(lab: Lab, *overrides: str) -> Prepared:
 @pytest.mark.parametrize("change", [damage, remove])
 def test_it_is_left_to_the_flow_when_an_artifact_is_damaged_or_gone(again, change):
     """Whether that was so when the artifacts were looked at, or came after it."""
-    lab, watch = again, Watch()
-    ready = prepared(lab)
+    lab, told = again, list[RunRecord]()
+    ready, watch = prepared(lab), Watch(record=told.append)
     before, runs = ready.outlook(), lab.store.list_runs()
     change(lab)
     assert not run_cached(ready, lab.store, ready.outlook(), watch)
     assert watch.repairs == {}, "a look changes nothing"
     assert not run_cached(ready, lab.store, before, watch)
     assert (list(watch.repairs) == ["rebalance"]) == (change is damage)
-    assert lab.store.list_runs() == runs
+    assert (lab.store.list_runs(), told) == (runs, [])
 
 
 def test_it_is_left_to_the_flow_when_a_setting_changed_a_stage_is_forced_or_it_is_stopped(again):

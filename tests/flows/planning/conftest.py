@@ -33,6 +33,7 @@ for line in sys.stdin:
         name = names[question["program"]]
         asked.write(f"compile {name} length={config.get('sequence_length')}\\n")
         if os.environ.get("FAKE_DIES") == name:
+            print('{"report": {', end="", flush=True)
             sys.exit("the compiler crashed")
         killed = os.environ["FAKE_LOG"] + ".killed"
         if os.environ.get("FAKE_KILLED") == name and not os.path.exists(killed):

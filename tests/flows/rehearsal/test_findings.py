@@ -6,6 +6,8 @@ from typing import Any
 from flows.cli.rehearse import exit_code
 from flows.rehearsal.cut import Rehearsed, rehearsed
 from flows.rehearsal.findings import findings_of
+from flows.rehearsal.page import verdict_blocks
+from flows.report.markdown import markdown
 from flows.runs.results import RunResults, StageOutput
 from infra.store.store import open_store
 from schemas.reports import RunRecord, StageRecord
@@ -85,6 +87,13 @@ def test_planted_metrics_are_named_and_sound_ones_are_not(tmp_path: Path) -> Non
     assert (names(found), exit_code(found)) == (PLANTED_NAMES, 3)
     found = told(tmp_path, SOUND)
     assert (names(found), exit_code(found)) == ([], 0)
+
+
+def test_one_that_was_stopped_says_so(tmp_path: Path) -> None:
+    """It said `0 findings`, as if all had been seen."""
+    stopped = {"status": "cancelled", "model": "gemma3-tiny", "rows": 20}
+    said = markdown(verdict_blocks(told(tmp_path, SOUND) | stopped))
+    assert "0 findings; stopped before its end" in said
 
 
 def test_tests_without_programs_are_what_a_stand_in_cannot_solve(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Defects that a recipe's settings show, each planted in a sound one."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from flows.rehearsal import setting_findings
 from flows.rehearsal.setting_findings import shut_down
 from schemas.base import InputError
 from tests.flows.rehearsal.recipes import RECIPE
@@ -71,6 +73,14 @@ def test_a_router_that_never_asks_is_refused(tmp_path: Path) -> None:
     recipe = RECIPE.replace('name = "dataset"', routing, 1)
     with pytest.raises(InputError, match="no source says domain = 'router'"):
         told(tmp_path, SOUND, recipe=recipe)
+
+
+def test_a_model_that_is_going_to_be_shut_down_is_noted(tmp_path: Path, monkeypatch) -> None:
+    """Nothing was said of one that ended three days later."""
+    monkeypatch.setitem(setting_findings.SHUT_DOWN, "gemini-9", date.max)
+    found = told(tmp_path, SOUND)
+    assert any(note.startswith("gemini:gemini-9 will be shut down on") for note in found["notes"])
+    assert names(found) == []
 
 
 def test_settings_that_are_easily_overlooked_are_noted(tmp_path: Path) -> None:

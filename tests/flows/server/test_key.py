@@ -24,19 +24,9 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from flows.server import key as keys
 from flows.server import prefect_api as module
-from flows.server.key import (
-    FILE,
-    Api,
-    as_header,
-    new_key,
-    ours,
-    proof,
-    proves,
-    read,
-    same_server,
-    write,
-)
+from flows.server.key import FILE, Api, as_header, new_key, proof, proves, read, write
 from flows.server.port import bound
 from flows.server.prefect_api import api_problem, configured_api, prefect_api
 from infra.process import ROOT
@@ -92,7 +82,7 @@ def test_a_foreign_server_on_our_port_is_not_ours_and_hears_no_key(home: Path) -
     with Foreign() as foreign:
         api = api_at(foreign)
         write(home, api)
-        assert ours(home) is None
+        assert keys.ours(home) is None
         with temporary_settings({PREFECT_API_URL: api.url}):
             configured = configured_api()
         assert configured == Api(api.url), "it is used, because the user says so; without our key"
@@ -173,10 +163,9 @@ def test_the_key_is_masked_in_every_form(home: Path) -> None:
 
 def test_the_same_server_has_other_names() -> None:
     api = Api("http://127.0.0.1:4300/api")
-    assert same_server("http://localhost:4300/api", api)
-    assert not same_server("http://localhost:4200/api", api)
-    assert not same_server("https://prefect.example:4300/api", api)
-    assert not same_server("http://localhost:port/api", api)
+    others = ("http://localhost:4200", "https://prefect.example:4300", "http://localhost:port")
+    same = [keys.same_server(f"{url}/api", api) for url in ("http://localhost:4300", *others)]
+    assert same == [True, False, False, False]
 
 
 def test_a_port_is_held_while_nobody_listens_on_it() -> None:

@@ -4,12 +4,13 @@ sends when it is back."""
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 import httpx
 import pytest
+from prefect import settings
+from prefect.events import Event
 from prefect.states import Completed, Running
 
 from flows.server import prefect_view
@@ -24,11 +25,11 @@ LOST, BACK = "does not answer", "answers again"
 
 class Api(HttpServer):
     """Answers every request as a Prefect API does that takes everything; `got` are the posted
-    records by path."""
+    records by path; those in which `refused` stands are refused."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, Any]] = []
-        self.status = 201
+        self.status, self.refused = 201, ""
         super().__init__(_Handler)
         self.url += "/api"
 
@@ -40,137 +41,147 @@ class _Handler(Handler):
         self.answer(404 if "csrf" in self.path else 200, {})
 
     def do_POST(self) -> None:
-        records = self.body()
-        if self.server.status == 201:
+        records, refused = self.body(), self.server.refused
+        status = 422 if refused and refused in str(records) else self.server.status
+        if status == 201:
             self.server.got += [(self.path, one) for one in records]
-        self.answer(self.server.status, {})
+        self.answer(status, {})
 
 
 @pytest.fixture
-def api() -> Iterator[Api]:
-    with Api() as server:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """Settings are as `prefect_view` makes them, with three seconds for a request, and an outbox
+    that sends at once."""
+    monkeypatch.setattr(prefect_view, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
+    given = {settings.PREFECT_CLIENT_MAX_RETRIES: 0, settings.PREFECT_API_REQUEST_TIMEOUT: 3.0}
+    with Api() as server, settings.temporary_settings(given):
         yield server
 
 
-def link(url: str, said: list[str], seconds: float = 0.5) -> ApiLink:
-    return ApiLink(url, said.append, threading.Event(), start_seconds=seconds, end_seconds=seconds)
+@pytest.fixture
+def gate(api: Api) -> Iterator[Gate]:
+    """What stands before the API."""
+    with Gate(api.url) as made:
+        yield made
 
 
-@contextmanager
-def viewing(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Gate, ViewClient, list[str]]]:
-    """A client of the API behind a gate, and what it says."""
-    said: list[str] = []
-    with Gate(api.url) as gate, prefect_settings(monkeypatch):
-        with ViewClient(link(gate.url, said)) as client:
-            yield gate, client, said
+@pytest.fixture
+def said() -> list[str]:
+    """What the link says."""
+    return []
+
+
+@pytest.fixture
+def link(gate: Gate, said: list[str]) -> ApiLink:
+    return ApiLink(gate.url, said.append, threading.Event(), start_seconds=0.5, end_seconds=0.5)
+
+
+@pytest.fixture
+def client(link: ApiLink) -> Iterator[ViewClient]:
+    with ViewClient(link) as made:
+        yield made
 
 
 @pytest.mark.parametrize("then", ["refuse", "hang"])
 def test_an_api_that_is_away_is_asked_once_and_again_when_its_health_answers(
-    api: Api, then: Any, monkeypatch: pytest.MonkeyPatch
+    gate: Gate, client: ViewClient, said: list[str], then: Any
 ) -> None:
     """The first request takes what a request may take, later ones nothing; each change is said
     once."""
-    with viewing(api, monkeypatch) as (gate, client, said):
-        client.request("GET", "/hello")
-        gate.turn(then)
-        for _ in range(100):
-            with pytest.raises(httpx.TransportError):
-                client.request("GET", "/hello")
-        assert gate.connections < 50, "the first alone asks, and now and then its health"
-        assert [LOST in line for line in said] == [True]
-        gate.turn("forward")
-        until(lambda: len(said) == 2)
-        client.request("GET", "/hello")
+    client.request("GET", "/hello")
+    gate.turn(then)
+    for _ in range(100):
+        with pytest.raises(httpx.TransportError):
+            client.request("GET", "/hello")
+    assert gate.connections < 50, "the first alone asks, and now and then its health"
+    assert [LOST in line for line in said] == [True]
+    gate.turn("forward")
+    until(lambda: len(said) == 2)
+    client.request("GET", "/hello")
     assert BACK in said[1]
 
 
-def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(api, monkeypatch):
+def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(api, gate, client, said):
     run = "00000000-0000-0000-0000-000000000001"
-    with viewing(api, monkeypatch) as (gate, client, said):
-        gate.turn("refuse")
-        state: Any = Completed(message="done")
-        assert client.set_flow_run_state(run, state).state == state
-        with pytest.raises(httpx.TransportError):
-            client.set_flow_run_state(run, Running())
-        # raised, it would kill a night that holds its deployment's slot
-        client.renew_concurrency_lease(UUID(run), 300)
-        gate.turn("forward")
-        until(lambda: len(said) == 2)
-        api.status = 410  # the slot has expired meanwhile
-        client.renew_concurrency_lease(UUID(run), 300)
+    gate.turn("refuse")
+    state: Any = Completed(message="done")
+    assert client.set_flow_run_state(run, state).state == state
+    with pytest.raises(httpx.TransportError):
+        client.set_flow_run_state(run, Running())
+    # raised, it would kill a night that holds its deployment's slot
+    client.renew_concurrency_lease(UUID(run), 300)
+    gate.turn("forward")
+    until(lambda: len(said) == 2)
+    api.status = 410  # the slot has expired meanwhile
+    client.renew_concurrency_lease(UUID(run), 300)
 
 
-def test_the_outbox_keeps_what_cannot_be_sent_in_its_order(api, monkeypatch):
-    monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
+def test_the_outbox_keeps_what_cannot_be_sent_in_its_order(api, gate, link, monkeypatch):
     monkeypatch.setattr(prefect_view, "MOST_KEPT", 500)
-    with Gate(api.url) as gate, prefect_settings(monkeypatch):
-        outbox = Outbox(link(gate.url, []))
-        outbox.log({"message": 0})
-        until(lambda: len(api.got) == 1)
-        gate.turn("refuse")
-        for number in range(1, 451):
-            outbox.log({"message": number, "__payload_size__": 12})
-        time.sleep(0.5)
-        gate.turn("forward")
-        until(lambda: len({record["message"] for _, record in api.got}) == 451)
-        assert outbox.close() == 0
+    outbox = Outbox(link)
+    outbox.log({"message": 0})
+    until(lambda: len(api.got) == 1)
+    gate.turn("refuse")
+    for number in range(1, 451):
+        outbox.log({"message": number, "__payload_size__": 12})
+    time.sleep(0.5)
+    gate.turn("forward")
+    until(lambda: len({record["message"] for _, record in api.got}) == 451)
+    assert outbox.close() == 0
     if api.got[0] == api.got[1]:  # the answer to the first one was cut off, so it was sent again
         del api.got[0]
     assert api.got == [("/api/logs/", {"message": number}) for number in range(451)]
 
 
-def test_the_outbox_says_how_much_is_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outbox_says_how_much_is_lost(api, gate, link, monkeypatch):
     """Ten that the API refuses, then six that nobody takes, of which three are too many to keep."""
-    monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
     monkeypatch.setattr(prefect_view, "MOST_KEPT", 10)
-    with Gate(api.url) as gate, prefect_settings(monkeypatch):
-        outbox = Outbox(link(gate.url, []))
-        api.status = 422
-        for number in range(10):
-            outbox.log({"message": number})
-        until(lambda: outbox.dropped == 10)
-        gate.turn("refuse")
-        monkeypatch.setattr(prefect_view, "MOST_KEPT", 3)
-        for number in range(6):
-            outbox.log({"message": number})
-        assert outbox.close() == 16
+    outbox = Outbox(link)
+    api.status = 422
+    for number in range(10):
+        outbox.log({"message": number})
+    until(lambda: outbox.dropped == 10)
+    gate.turn("refuse")
+    monkeypatch.setattr(prefect_view, "MOST_KEPT", 3)
+    for number in range(6):
+        outbox.log({"message": number})
+    assert outbox.close() == 16
 
 
 def test_events_that_the_server_may_not_have_stored_are_sent_again_after_each_loss(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+    api: Api, gate: Gate, link: ApiLink, said: list[str]
 ) -> None:
     """A server keeps events in memory for a while; it knows those that come twice by their id."""
-    from prefect.events import Event
-
-    monkeypatch.setattr(prefect_view, "SEND_SECONDS", 0.05)
     names = ("first", "second", "third")
     events = [Event(event=name, resource={"prefect.resource.id": "a.b"}) for name in names]
-    with Gate(api.url) as gate, prefect_settings(monkeypatch):
-        said: list[str] = []
-        outbox = Outbox(link(gate.url, said))
-        outbox.put(("event", events[0]))
-        until(lambda: len(api.got) == 1)
-        for losses in (1, 2):
-            gate.turn("refuse")
-            outbox.put(("event", events[losses]))
-            until(lambda: [LOST in line for line in said].count(True) == losses)  # noqa: B023
-            gate.turn("forward")
-            until(lambda: api.got[-1][1]["event"] == names[losses])  # noqa: B023
-        assert outbox.close() == 0
+    outbox = Outbox(link)
+    outbox.put(("event", events[0]))
+    until(lambda: len(api.got) == 1)
+    for losses in (1, 2):
+        gate.turn("refuse")
+        outbox.put(("event", events[losses]))
+        until(lambda: [LOST in line for line in said].count(True) == losses)  # noqa: B023
+        gate.turn("forward")
+        until(lambda: api.got[-1][1]["event"] == names[losses])  # noqa: B023
+    assert outbox.close() == 0
     sent = " ".join(record["event"] for _, record in api.got)
     assert sent == "first first second first second third"
 
 
-def prefect_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """As `prefect_view` sets them, with three seconds per request."""
-    from prefect import settings
-
-    monkeypatch.setattr(prefect_view, "ANSWER_SECONDS", 3.0)
-    given = {settings.PREFECT_CLIENT_MAX_RETRIES: 0, settings.PREFECT_API_REQUEST_TIMEOUT: 3.0}
-    return settings.temporary_settings(given)
+def test_events_that_are_refused_when_they_come_again_take_nothing_with_them(api, gate, link, said):
+    """All that came after them was lost, to the end of the run."""
+    first, second = (Event(event=name, resource={"prefect.resource.id": "a.b"}) for name in "xy")
+    outbox = Outbox(link)
+    outbox.put(("event", first))
+    until(lambda: api.got)
+    gate.turn("refuse")
+    outbox.put(("event", second))
+    until(lambda: said)
+    api.refused = str(first.id)
+    gate.turn("forward")
+    until(lambda: api.got[-1][1]["id"] == str(second.id))
+    assert outbox.close() == 0
 
 
 def test_what_a_busy_server_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

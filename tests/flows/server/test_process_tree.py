@@ -33,3 +33,14 @@ def test_stop_leaves_nothing_of_it() -> None:
         assert process.poll() is None
         process_tree.stop(process)
         until(lambda: not exists(process.pid))
+
+
+def test_a_messages_end_of_a_log_is_its_end_however_long_the_log_is(tmp_path):
+    """It was the end of the first MiB."""
+    with (tmp_path / "log").open("w+b") as log:
+        assert process_tree.tail(log) == ""
+        log.write(b"early\n" * 300_000 + b"the last word\n")
+        log.flush()
+        said = process_tree.tail(log)
+    assert said.endswith("early\nthe last word\n")
+    assert len(said) == process_tree.TAIL_BYTES

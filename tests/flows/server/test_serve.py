@@ -4,12 +4,17 @@ tests/end_to_end/flows/server."""
 import asyncio
 import socket
 import time
+from contextlib import nullcontext
+from unittest.mock import Mock
 
+import httpx
 import pytest
 
+from flows.server import serve
 from flows.server.deploy import _night
+from flows.server.key import Api
 from flows.server.serve import template
-from schemas.base import InputError
+from schemas.base import InputError, StageFailed
 
 CHOSEN = {
     "command": "/bin/sh -c 'touch /tmp/chosen'",
@@ -56,6 +61,29 @@ def test_nights_are_scheduled_by_the_clock_of_this_machine_or_not(clock, name, z
             [made] = _night()["schedules"]
             assert (made.schedule.timezone, made.active) == (zone, False)
     time.tzset()
+
+
+def test_a_disk_without_room_for_the_key_leaves_no_worker(monkeypatch, tmp_path):
+    """It went on until Python let go of its standard input."""
+    api, worker = Api("http://127.0.0.1:4200/api", "lyceum:k"), Mock()
+    stopped = Mock()
+    monkeypatch.setattr(serve, "_alone", lambda: nullcontext(tmp_path))
+    monkeypatch.setattr(serve, "_server", lambda *given: nullcontext(api))
+    monkeypatch.setattr(serve, "_register", lambda *given: "/")
+    monkeypatch.setattr(serve.process_tree, "start", lambda *given, **more: worker)
+    monkeypatch.setattr(serve.process_tree, "stop", stopped)
+    monkeypatch.setattr(serve.key, "write", Mock(side_effect=OSError(28, "No space left")))
+    with pytest.raises(OSError, match="No space left"):
+        serve.serve(4200)
+    stopped.assert_called_once_with(worker)
+
+
+def test_what_the_server_refuses_to_register_is_one_line(monkeypatch):
+    """It was a traceback."""
+    refusal = httpx.HTTPStatusError("422", request=Mock(), response=Mock())
+    monkeypatch.setattr("prefect.client.orchestration.get_client", Mock(side_effect=refusal))
+    with pytest.raises(StageFailed, match="the Prefect server refused: 422"):
+        serve._register(Api("http://127.0.0.1:4200/api", "lyceum:k"), [])
 
 
 @pytest.fixture

@@ -60,20 +60,26 @@ def test_a_variable_is_heard_however_it_is_written(here, monkeypatch):
     assert not unconfigured.is_unconfigured()
 
 
-@pytest.mark.parametrize("what", ["profile", "project", "serve", "prefect"])
-def test_what_else_is_heard(here: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_what_else_is_heard(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile that a variable names, a project file that cannot be read, `lyceum serve`, and
     Prefect once it is loaded: its settings may have been set in memory, as by its harness."""
-    assert unconfigured.is_unconfigured()
-    if what == "profile":
-        monkeypatch.setenv("PREFECT_PROFILE", "local")
-    elif what == "project":
-        (here / "pyproject.toml").write_text("[tool", encoding="utf-8")
-    elif what == "serve":
-        write(here, Api(URL, new_key()))
-    else:
-        monkeypatch.setattr(unconfigured, "sys", type("Sys", (), {"modules": {"prefect": None}}))
-    assert not unconfigured.is_unconfigured()
+
+    def heard() -> bool:
+        return not unconfigured.is_unconfigured()
+
+    assert not heard()
+    with monkeypatch.context() as patch:
+        patch.setenv("PREFECT_PROFILE", "local")
+        assert heard()
+    (here / "pyproject.toml").write_text("[tool", encoding="utf-8")
+    assert heard()
+    (here / "pyproject.toml").unlink()
+    served = write(here, Api(URL, new_key()))
+    assert heard()
+    served.unlink()
+    assert not heard()
+    monkeypatch.setattr(unconfigured, "sys", type("Sys", (), {"modules": {"prefect": None}}))
+    assert heard()
 
 
 def test_a_home_is_one_of_a_person_and_asked_for_where_there_is_none(here, monkeypatch):

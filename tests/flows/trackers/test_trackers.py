@@ -4,21 +4,28 @@ themselves are in tests/campaign."""
 import logging
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any
 from unittest.mock import Mock
 
+import prefect
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import post_train, trackers
 from flows.runs.record import record_name
 from flows.runs.results import RunResults, read_results
+from flows.server import flow_process, prefect_view
 from flows.trackers import mlflow as mlflow_tracker
 from flows.trackers import track
+from infra.store.objects import Damaged
 from infra.store.store import Store
 from schemas.job import JobStatus, Progress
 from schemas.reports import RunRecord
-from tasks.running.watch import Watch
+from tasks.running.watch import WATCH, Watch
 from tests.fakes.process import until
 from tests.fakes.trackers import Mlflow, Trackio, Wandb
 from tests.flows.runs.synthetic_run import with_stage, write_run
@@ -48,6 +55,21 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_LOGIN_TIMEOUT", "30")
 
 
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Trackio:
+    """Trackio, configured."""
+    made = Trackio()
+    made.install(monkeypatch)
+    return made
+
+
+def begun(record: RunRecord, said: Callable[[str], None] = str) -> Watch:
+    """The watch of a run that has begun; `said` gets what it says."""
+    watch = trackers.followed(Watch(say=lambda about, text: said(text)))
+    watch.record(record.model_copy(update={"status": "running"}))
+    return watch
+
+
 def sent(run: RunResults) -> list[str]:
     """Send a run; returns the warnings."""
     warnings: list[str] = []
@@ -65,8 +87,7 @@ def test_nothing_is_imported_or_said_where_nothing_is_configured(run, monkeypatc
 
 
 def test_mlflow_gets_curves_metrics_and_configs(run, monkeypatch, capsys):
-    fake = Mlflow()
-    fake.install(monkeypatch)
+    (fake := Mlflow()).install(monkeypatch)
     monkeypatch.setattr(mlflow_tracker, "MOST_METRICS", 7)
     assert sent(run) == []
     assert fake.experiments == ["demo"]
@@ -84,8 +105,7 @@ def test_mlflow_gets_curves_metrics_and_configs(run, monkeypatch, capsys):
 
 
 def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(tmp_path, monkeypatch):
-    fake = Mlflow()
-    fake.install(monkeypatch)
+    (fake := Mlflow()).install(monkeypatch)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
     failed = write_run(tmp_path, stop_before="sft", failure="the loss is nan")
     assert sent(read_results(*failed)) == []
@@ -97,8 +117,7 @@ def test_the_experiment_can_be_named_and_a_failed_run_is_a_failed_one(tmp_path, 
     ("variable", "project"), [("WANDB_PROJECT", "science"), ("WANDB_API_KEY", "lyceum")]
 )
 def test_wandb_gets_curves_metrics_and_the_recipe(run, monkeypatch, variable, project):
-    fake = Wandb()
-    fake.install(monkeypatch, variable)
+    (fake := Wandb()).install(monkeypatch, variable)
     assert sent(run) == []
     told = (fake.given["project"], fake.given["id"], fake.given["group"])
     assert told == (project, "demo-1", "demo")
@@ -130,8 +149,7 @@ def test_a_flow_sends_its_run_with_the_place_of_its_report_and_survives_a_tracke
 ) -> None:
     monkeypatch.setattr(post_train, "get_run_logger", lambda: logging.getLogger("test"))
     monkeypatch.setattr(post_train, "publish", lambda report: None)  # Prefect's
-    fake = Wandb()
-    fake.install(monkeypatch)
+    (fake := Wandb()).install(monkeypatch)
     Mlflow().install(monkeypatch)
     monkeypatch.setitem(sys.modules, "mlflow", None)
     said: list[tuple[str, str]] = []
@@ -148,10 +166,8 @@ def training(done: int, **values: float) -> JobStatus:
     return JobStatus(state="running", heartbeat=0.0, progress=progress)
 
 
-def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(run, monkeypatch):
-    (fake := Trackio()).install(monkeypatch)
-    watch = trackers.followed(Watch())
-    watch.record(run.record.model_copy(update={"status": "running"}))
+def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(run, fake):
+    watch = begun(run.record)
     watch.progress("sft", training(0))  # nothing to be drawn
     watch.progress("sft", training(2, loss=1.5))
     watch.progress("sft", training(2, loss=1.5))  # the next look at the same step
@@ -167,15 +183,31 @@ def test_what_a_stage_says_is_sent_while_it_runs_and_the_rest_once_in_the_end(ru
     assert fake.given["private"] is True
 
 
+def test_a_run_that_a_worker_started_is_sent_while_it_goes_on(run, fake, monkeypatch):
+    """Those of `lyceum serve` were not sent before they had ended."""
+    watches: list[Watch] = []
+    engine = lambda *given, **more: watches.append(WATCH.get())  # noqa: E731
+    monkeypatch.setattr(flow_process.runpy, "run_module", engine)
+    monkeypatch.setattr(prefect_view, "prefect_view", lambda *given, **more: nullcontext())
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
+        copy_context().run(flow_process.main)
+    Mlflow().install(monkeypatch)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.setattr("prefect.get_run_logger", Mock())
+    for status in ("running", "cancelled"):
+        watches[0].record(run.record.model_copy(update={"status": status}))
+    assert (list(fake.runs), fake.finished) == (["demo-1"], 1)
+    [logged] = prefect.get_run_logger().warning.call_args_list
+    assert "not sent to mlflow" in str(logged)
+
+
 @pytest.mark.parametrize("ended", ["cancelled", "failed"])
-def test_a_run_that_goes_on_is_in_the_curve_of_the_one_before(tmp_path, monkeypatch, ended):
+def test_a_run_that_goes_on_is_in_the_curve_of_the_one_before(tmp_path, fake, ended):
     """A run that was stopped has sent what its stages had said by then, one that failed all."""
-    (fake := Trackio()).install(monkeypatch)
     store, first = write_run(tmp_path, stop_before="grpo")
     first = first.model_copy(update={"status": ended})
     store.write_json(record_name(first.run_id), first)
-    watch = trackers.followed(Watch())
-    watch.record(first.model_copy(update={"status": "running"}))
+    watch = begun(first)
     watch.progress("sft", training(1, loss=3.0))
     watch.record(first)
     if ended == "failed":
@@ -206,11 +238,9 @@ def test_a_run_goes_on_with_those_since_the_last_that_succeeded(made):
     assert trackers.continued(one(6, "running", target="v5e-8"), known) == ("r6", set())
 
 
-def test_a_tracker_that_was_lost_gets_the_rest_in_the_end(run, monkeypatch):
-    (fake := Trackio()).install(monkeypatch)
+def test_a_tracker_that_was_lost_gets_the_rest_in_the_end(run, fake):
     said: SimpleQueue[str] = SimpleQueue()
-    watch = trackers.followed(Watch(say=lambda about, text: said.put(text)))
-    watch.record(run.record.model_copy(update={"status": "running"}))
+    watch = begun(run.record, said.put)
     watch.progress("sft", training(1, loss=3.0))
     assert fake.logged.wait(30)
     fake.away = True
@@ -222,8 +252,14 @@ def test_a_tracker_that_was_lost_gets_the_rest_in_the_end(run, monkeypatch):
     assert (fake.finished, said.empty()) == (1, True)
 
 
-def test_no_stage_waits_for_a_tracker_and_no_run_for_ever(run, monkeypatch, capsys):
-    (fake := Trackio()).install(monkeypatch)
+def test_a_run_whose_curves_cannot_be_read_is_ended_all_the_same(run, fake, monkeypatch):
+    """Its thread died, nobody said so, and the tracker's run went on for ever."""
+    monkeypatch.setattr(trackers, "curve", Mock(side_effect=Damaged(["curves.jsonl is cut"])))
+    assert sent(run) == ["run demo-1: the rest of its curves cannot be read: curves.jsonl is cut"]
+    assert fake.finished == 1
+
+
+def test_no_stage_waits_for_a_tracker_and_no_run_for_ever(run, fake, monkeypatch, capsys):
     begin, init = threading.Event(), fake.init
 
     def slow(**given: Any) -> Any:
@@ -234,8 +270,7 @@ def test_no_stage_waits_for_a_tracker_and_no_run_for_ever(run, monkeypatch, caps
     monkeypatch.setattr(sys.modules["trackio"], "init", slow)
     monkeypatch.setattr(trackers, "END_SECONDS", 0.01)
     said: list[str] = []
-    watch = trackers.followed(Watch(say=lambda about, text: said.append(text)))
-    watch.record(run.record.model_copy(update={"status": "running"}))
+    watch = begun(run.record, said.append)
     for step in range(1, 40):
         watch.progress("sft", training(step, loss=3.0 / step))
     assert sent(run) == []
@@ -247,8 +282,7 @@ def test_no_stage_waits_for_a_tracker_and_no_run_for_ever(run, monkeypatch, caps
     assert capsys.readouterr() == ("{}\n", "a tracker's own words\n")
 
 
-def test_a_watch_that_sees_two_runs_sends_both_while_they_go_on(run, monkeypatch):
-    (fake := Trackio()).install(monkeypatch)
+def test_a_watch_that_sees_two_runs_sends_both_while_they_go_on(run, fake):
     watch = trackers.followed(Watch())
     for name in ("demo-8", "demo-9"):
         begun = run.record.model_copy(update={"run_id": name, "status": "running"})

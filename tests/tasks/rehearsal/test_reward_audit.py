@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +104,11 @@ def test_an_answer_without_a_quotation_earns_less_than_always_abstaining() -> No
 def test_a_reward_that_reads_another_format_than_is_taught_is_flat(reward: Any) -> None:
     """Whichever of two is taught; our own rewards read the prompt's."""
     for channels, other in (("trace", "<think>"), ("xml", "<reasoning>")):
-        rows, score = grounded(quoted=True, channels=channels), reads(other)
+        rows = grounded(quoted=True, channels=channels)
         assert findings(rows, FORMAT, {"name": "dipg", "weight": 0.033}) == {}
-        found = findings(rows, FORMAT, reward("strange", score))
+        reads = partial(lambda tag, _, said: [float(tag in one.text) for one in said], other)
+        found = findings(rows, FORMAT, reward("strange", reads))
         assert found == {"flat:strange": "reward strange gives every response 0"}
-
-
-def reads(tag: str) -> Any:
-    return lambda prompts, responses: [float(tag in one.text) for one in responses]
 
 
 def test_a_check_that_no_prompt_has_leaves_its_reward_dead() -> None:
@@ -120,18 +118,18 @@ def test_a_check_that_no_prompt_has_leaves_its_reward_dead() -> None:
     assert "is asked nothing" in findings(sums(), FORMAT, nowhere)["dead:exact_answer"]
 
 
-def test_a_judge_that_always_says_ten_is_flat(reward: Any) -> None:
-    ten = reward("ten", lambda prompts, responses: [10.0] * len(responses))
-    assert findings(sums(), EXACT, ten)["flat:ten"] == "reward ten gives every response 10"
+PLANTED: dict[str, tuple[Any, list[str]]] = {
+    "a judge that always says ten": (lambda one: 10.0, ["flat:planted"]),
+    "pay for length": (lambda one: float(one.tokens), ["control:endless", "scale:planted"]),
+    "the wrong sign": (lambda one: -float("make" in one.text), ["blind:planted"]),
+}
 
 
-def test_a_reward_for_length_pays_for_endless_text(reward: Any) -> None:
-    def long(prompts: Any, responses: Sequence[Response]) -> list[float]:
-        return [float(one.tokens) for one in responses]
-
-    found = findings(sums(), EXACT, reward("long", long))
-    assert "control:endless" in found
-    assert "scale:long" in found
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_defect_of_a_reward_is_named(what: str, reward: Any) -> None:
+    value, names = PLANTED[what]
+    planted = reward("planted", lambda prompts, responses: [value(one) for one in responses])
+    assert {*names} <= findings(sums(), EXACT, planted).keys()
 
 
 def test_a_weight_that_is_off_by_a_hundred_is_named() -> None:
@@ -156,18 +154,9 @@ def test_each_domain_in_which_a_control_wins_is_named(reward: Any) -> None:
     assert "control:copy" not in found
 
 
-def test_a_reward_of_the_wrong_sign_is_blind(reward: Any) -> None:
-    def wrong(prompts: Any, responses: Sequence[Response]) -> list[float]:
-        return [-float("make" in one.text) for one in responses]
-
-    assert "blind:wrong" in findings(sums(), EXACT, reward("wrong", wrong))
-
-
 def test_a_reward_of_the_prompt_alone_teaches_nothing(reward: Any) -> None:
-    def prompts_alone(prompts: Sequence[Prompt], responses: Any) -> list[float]:
-        return [float(len(one.prompt)) for one in prompts]
-
-    found = findings(sums(), reward("prompts_alone", prompts_alone))
+    length = reward("length", lambda prompts, _: [float(len(one.prompt)) for one in prompts])
+    found = findings(sums(), length)
     assert found["uninformative"].startswith("on 100% of the prompts")
 
 
@@ -176,6 +165,16 @@ def test_penalties_that_grow_are_looked_at_at_their_end() -> None:
     penalties = {"start": 0.0, "end": 1.0, "from_step": 2, "to_step": 10}
     found = findings(grounded(quoted=False), {"name": "dipg", "penalties": penalties}, updates=10)
     assert found["control:abstain"].endswith("at update 10")
+
+
+def test_a_reward_that_is_not_asked_at_one_end_of_its_schedule_is_not_dead() -> None:
+    """A reward's weight may begin or end at 0; it was dead at that update, and ended the stage."""
+    grows = {**EXACT, "weight": {"start": 0.0, "end": 1.0, "to_step": 10}}
+    fades = {**FORMAT, "weight": {"start": 0.2, "end": 0.0, "to_step": 10}}
+    assert findings(sums(), grows, FORMAT, updates=10) == {}
+    assert findings(sums(), EXACT, fades, updates=10) == {}
+    never = {**EXACT, "weight": {"start": 0.0, "end": 1.0, "from_step": 20, "to_step": 30}}
+    assert [*findings(sums(), never, FORMAT, updates=10)] == ["dead:exact_answer"]
 
 
 def test_references_that_fail_their_check_or_do_not_fit_are_found() -> None:

@@ -16,7 +16,7 @@ from infra.store.store import open_store
 from tests.flows.lab import SLOW
 from tests.flows.server.served import PATIENCE, Run, Served, until
 
-SERVER = re.compile(r"prefect server |prefect\.server|flows\.server\.guarded_server")
+SERVER = re.compile(r"prefect server |prefect\.server|flows\.server\.guard")
 WORKER = re.compile(r"-m tasks\.worker")
 
 

@@ -17,8 +17,7 @@ from prefect.variables import Variable
 
 from flows.post_train import post_train
 from flows.recipe.parameters import recipe_choices
-from flows.server.deploy import deploy, register
-from flows.server.exposure import choices
+from flows.server.deploy import choices, deploy, register
 from flows.server.prefect_api import free_port
 from flows.server.serve import POOL, _end_what_is_left, template
 from infra.process import ROOT
@@ -138,6 +137,27 @@ def test_registering_again_keeps_what_people_changed_in_the_ui(client, tmp_path)
     limits = [client.read_deployment_by_name(name).global_concurrency_limit for name in first.pages]
     assert [limit and limit.limit for limit in limits] == [1, 1]
     assert again.concurrency_options == nightly.concurrency_options
+
+
+def test_stored_parameters_that_the_form_refuses_are_left_out_and_no_night_begins(client, capsys):
+    """Another version's, or some that were stored while nothing was checked: `lyceum serve` ended
+    with a traceback, and without its server nobody could mend them."""
+    deploy("processes")
+    nightly = client.read_deployment_by_name(NIGHTLY)
+    client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=True)
+    stored = {"recipe": "quickstart", "target": "mars", "recipy": "x"}
+    unchecked = DeploymentUpdate(parameters=stored, enforce_parameter_schema=False)
+    client.update_deployment(nightly.id, unchecked)
+    deploy("processes")
+    again = client.read_deployment_by_name(NIGHTLY)
+    assert again.parameters == {"recipe": "quickstart"}
+    assert [one.active for one in again.schedules] == [False]
+    said = capsys.readouterr().err.splitlines()
+    assert "nightly/nightly: its parameter target is left out" in said[0]
+    assert "refuses 'mars': 'mars' is not one of" in said[0]
+    assert "recipy" in said[1]
+    deploy("processes")
+    assert capsys.readouterr().err == ""
 
 
 def test_what_lost_its_process_has_ended_when_serve_starts_again(client):

@@ -12,8 +12,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from flows.server import key as keys
-from flows.server.guard import Guard
-from flows.server.guarded_server import guarded, origins
+from flows.server.guard import Guard, guarded, origins
 from flows.server.key import as_header, entry, new_key, proof
 
 PORT = 4200

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from flows.cli.doctor import _prefect
-from flows.server.exposure import exposures
+from flows.server.deploy import exposures
 from flows.server.key import FILE, as_header, proves, write
 from flows.server.prefect_api import TEMPORARY, free_port, prefect_server
 from flows.server.serve import template
@@ -26,7 +26,7 @@ def test_the_temporary_server_has_a_key_that_no_command_line_shows(home, monkeyp
         assert exposures(api, template()) == [], "what `lyceum deploy` would say of it"
         places = Path("/proc").glob("[0-9]*/cmdline")
         commands = [path.read_bytes() for path in places if path.exists()]
-        assert any(b"flows.server.guarded_server" in one for one in commands)
+        assert any(b"flows.server.guard" in one for one in commands)
         assert not any(key.encode() in one for one in commands)
         assert key not in os.environ.values()
         assert FILE not in [path.name for path in home.iterdir()]

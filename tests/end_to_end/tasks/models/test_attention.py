@@ -49,7 +49,7 @@ from dataclasses import replace
 import jax
 from tasks.models.weights import abstract
 from tasks.models.sharding import place, weight_specs
-from tasks.planning.compiler import tpu_mesh
+from tasks.planning.compiler import mesh_of
 from tasks.planning.programs import rows, shapes
 from flax import nnx
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ from tests.tasks.models.test_attention import SMALL
 
 found = {}
 for target in ("v5e-8", "v3-8"):
-    mesh = tpu_mesh(target)
+    mesh = mesh_of(target)
     for length in (384, 200):
         model = abstract(SMALL)
         place(model, mesh, weight_specs(SMALL, mesh, trained=False))

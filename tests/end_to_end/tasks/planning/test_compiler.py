@@ -19,9 +19,9 @@ import json, sys
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from tasks.planning.hlo_cost import cost_of
-from tasks.planning.compiler import lower, report, tpu_mesh
+from tasks.planning.compiler import lower, report, mesh_of
 
-mesh = tpu_mesh("v5e-8")
+mesh = mesh_of("v5e-8")
 
 def shape(dims, dtype, *spec):
     return jax.ShapeDtypeStruct(dims, dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
