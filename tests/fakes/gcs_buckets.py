@@ -8,7 +8,6 @@ only the CRC32C is compared, and of the preconditions only the generation; other
 """
 
 import base64
-import hashlib
 import re
 import threading
 import time
@@ -22,7 +21,6 @@ from urllib.parse import quote
 import google_crc32c
 
 WRITABLE = ("contentType", "metadata")
-MD5_LIMIT = 1 << 20  # bytes
 
 
 class ApiError(Exception):
@@ -68,10 +66,6 @@ class StoredObject:
     content: bytes
 
     @property
-    def md5(self) -> str:
-        return base64.b64encode(hashlib.md5(self.content).digest()).decode()
-
-    @property
     def etag(self) -> str:
         return base64.b64encode(f"{self.generation}/1".encode()).decode()
 
@@ -81,11 +75,7 @@ class StoredObject:
         path = f"b/{self.bucket}/o/{quote(self.name, safe='')}"
         media = f"{host}/download/storage/v1/{path}?generation={self.generation}&alt=media"
         return {
-            "kind": "storage#object",
-            "metageneration": "1",
-            "storageClass": "STANDARD",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
-            "selfLink": f"{host}/storage/v1/{path}",
             "mediaLink": media,
             "name": self.name,
             "bucket": self.bucket,
@@ -93,7 +83,6 @@ class StoredObject:
             "size": str(self.size),
             "crc32c": self.crc32c,
             "etag": self.etag,
-            **({"md5Hash": self.md5} if len(self.content) == self.size <= MD5_LIMIT else {}),
             "timeCreated": self.created,
             "updated": self.created,
             **self.fields,
@@ -179,9 +168,7 @@ class Buckets:
         with self.lock:
             if name in self.buckets:
                 raise ApiError(409, "conflict", "You already own this bucket.")
-            made = {"kind": "storage#bucket", "id": name, "projectNumber": "0"}
-            made |= {"timeCreated": _now(), "storageClass": "STANDARD", "metageneration": "1"}
-            made |= {"locationType": kind, **resource, "location": location}
+            made = {"id": name, "locationType": kind, **resource, "location": location}
             self.buckets[name] = Bucket(made)
             return made
 
