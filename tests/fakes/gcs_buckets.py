@@ -8,6 +8,7 @@ only the CRC32C is compared, and of the preconditions only the generation; other
 """
 
 import base64
+import hashlib
 import re
 import threading
 import time
@@ -21,6 +22,7 @@ from urllib.parse import quote
 import google_crc32c
 
 WRITABLE = ("contentType", "metadata")
+MD5_LIMIT = 1 << 20  # bytes
 
 
 class ApiError(Exception):
@@ -66,6 +68,10 @@ class StoredObject:
     content: bytes
 
     @property
+    def md5(self) -> str:
+        return base64.b64encode(hashlib.md5(self.content).digest()).decode()
+
+    @property
     def etag(self) -> str:
         return base64.b64encode(f"{self.generation}/1".encode()).decode()
 
@@ -83,6 +89,7 @@ class StoredObject:
             "size": str(self.size),
             "crc32c": self.crc32c,
             "etag": self.etag,
+            **({"md5Hash": self.md5} if len(self.content) == self.size <= MD5_LIMIT else {}),
             "timeCreated": self.created,
             "updated": self.created,
             **self.fields,
