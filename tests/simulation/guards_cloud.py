@@ -7,20 +7,15 @@ from typing import Any
 from unittest.mock import patch
 
 from flows.cli import gc
-from infra.store import lease
-from infra.store.store import Store
 from infra.tpu import reaper, state_machine
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.host import Agent
 from infra.tpu.job import TpuJob
 from tasks.running import execution
+from tests.simulation.guards_store import unheld_all
 from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
-
-
-def _never_deleted(self: TpuJob) -> None:
-    self._accepted.set()
 
 
 def _request_unrecorded() -> AbstractContextManager[Any]:
@@ -31,10 +26,6 @@ def _request_unrecorded() -> AbstractContextManager[Any]:
             return real(self)
 
     return patch.object(TpuJob, "_request", request)
-
-
-def _all_are_free(store: Store, keys: Any, settings: Any) -> dict[str, int]:
-    return {key: lease._newest(store, key)[0] for key in keys}
 
 
 def _foreign(self: TpuApi, name: str, *rest: Any) -> None:
@@ -75,7 +66,10 @@ def _charged_to_the_first(self: CloudTpuBackend, run: str) -> str | None:
 cloud = partial(Plant, target="v5e-8", place="bucket")
 
 PLANTS = (
-    cloud("a machine of a job that ended is deleted", replaced(TpuJob, "_delete", _never_deleted)),
+    cloud(
+        "a machine of a job that ended is deleted",
+        replaced(TpuJob, "_delete", lambda self: self._accepted.set()),
+    ),
     cloud(
         "a request is on record before it is sent", _request_unrecorded, needs=("flow.* is killed",)
     ),
@@ -84,9 +78,7 @@ PLANTS = (
         replaced(CloudTpuBackend, "attach", lambda self, *rest: None),
         needs=("flow.* (is killed|stands still)",),
     ),
-    cloud(
-        "gc: machines that a run follows are left alone", replaced(reaper, "_free", _all_are_free)
-    ),
+    cloud("gc: machines that a run follows are left alone", replaced(reaper, "_free", unheld_all)),
     cloud(
         "gc: machines go before the records of their jobs",
         replaced(gc, "_with_machines", lambda *rest: set()),
