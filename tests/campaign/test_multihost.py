@@ -118,7 +118,6 @@ def resumed(slice: Slice, kind: str, point: Point, victim: int) -> tuple[Manifes
     assert all(code < 0 for code in codes), slice.log(first)  # the machines failed, not the stage
     assert slice.run(second) == 0, slice.log(second)
     manifest = slice.store.valid(kind, undisturbed.key)
-    assert manifest is not None
     assert manifest.files == undisturbed.files
     assert manifest.metrics == undisturbed.metrics
     # nothing but the artifact is left in the bucket
@@ -205,7 +204,6 @@ def test_hosts_on_one_directory_do_not_meet(workers: Workers, tmp_path: Path) ->
     work = f"work/{manifest.key}/undisturbed"
     for name in ("status", "hosts/1"):
         found = slice.store.read_json(f"{work}/{name}.json", JobStatus)
-        assert found is not None
         assert found.artifact == manifest.ref()
     assert slice.store.children(f"{work}/hosts") == ["1", "1.json"]
     assert slice.store.children(f"{work}/hosts/1") == []

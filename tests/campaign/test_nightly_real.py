@@ -77,7 +77,6 @@ def test_three_real_nights(prefect_api: str, tmp_path: Path) -> None:
     assert "won: " in (first.message or "")
     store = open_store(place)
     entry = current(store, "small")
-    assert entry is not None
     assert store.path(f"{entry.weights}/model.safetensors").is_file()
     assert (
         night().message
@@ -90,10 +89,8 @@ def test_three_real_nights(prefect_api: str, tmp_path: Path) -> None:
     assert third.name in ("Promoted", "Kept"), third.message
     assert f"300 rows, 300 new, 0 changed, 300 gone since {entry.run_id}" in (third.message or "")
     found = last_nightly(store, "small")
-    assert found is not None
     verdict = found[1].gate
     assert (verdict.champion, len(verdict.evaluations)) == (entry.run_id, 1)
     assert {one.n for one in verdict.findings} == {80}
     evaluation = store.lookup(verdict.evaluations[0].kind, verdict.evaluations[0].key)
-    assert evaluation is not None
     assert evaluation.inputs["policy"] == entry.model

@@ -2,8 +2,8 @@
 nothing had happened.
 
 These are real SIGKILLs of real workers (`tests/end_to_end/crash/workers.py`). What else may
-interrupt a stage, at every step, is tested in-process, in test_laws.py; more points are in
-tests/campaign; the whole chain, flow process included, is `tests/campaign/crashes.py`.
+interrupt a stage, at every step, is tested in-process, in test_laws.py; more points, and the whole
+chain, flow process included, are in `tests/campaign/test_crash.py`.
 """
 
 from collections.abc import Iterator
@@ -89,7 +89,6 @@ def killed_and_resumed(chain: Chain, point: tuple[str, str, int, str]) -> JobSpe
         second = first.model_copy(update={"attempt": f"{first.attempt}-successor"})
         assert chain.run(second) == 0, chain.log(second)
         resumed = chain.store.valid(kind, undisturbed.key)
-        assert resumed is not None
         assert resumed.files == undisturbed.files
         assert resumed.metrics == undisturbed.metrics
         assert [
@@ -106,5 +105,4 @@ def test_a_successor_does_only_the_work_since_the_last_checkpoint(chain: Chain) 
     second = killed_and_resumed(chain, ("sft", "tasks.training.trainer:Trainer.step", 6, "before"))
     assert "resuming at step 4 of 8" in chain.log(second)
     status = chain.store.read_json(f"work/{second.key}/{second.attempt}/status.json", JobStatus)
-    assert status is not None
     assert status.progress.done == 8

@@ -3,8 +3,6 @@ bytes."""
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from infra.process import ROOT
 from infra.store.store import open_store
+from tests.fakes.process import run_python
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
@@ -41,9 +40,8 @@ def test_a_killed_worker_is_started_again_and_a_killed_flow_is_continued(lab, fi
         ("rebalance", "infra.store.store:Store.commit", 1, "before", "parent"),
         LYCEUM_CRASH_SPENT=str(spent),
     )
-    command = [sys.executable, "-m", "flows.cli.main", *lab.command()]
-    piped = {"capture_output": True, "text": True, "timeout": 120}
-    killed = subprocess.run(command, env=os.environ | environment, **piped)
+    command = ("-m", "flows.cli.main", *lab.command())
+    killed = run_python(*command, env=os.environ | environment, timeout=120)
     assert killed.returncode == -9
     assert "started again" in killed.stderr
     assert len(list(spent.iterdir())) == 3

@@ -3,11 +3,10 @@ cache of its own, and one bucket."""
 
 import os
 import sys
-import time
 
 from infra.process import Worker, worker_environment
 from infra.store.store import open_store
-from tests.fakes.process import free_port, python
+from tests.fakes.process import free_port, python, until
 
 SETTINGS = {
     "LYCEUM_CHECKPOINT_STEPS": "2",
@@ -23,8 +22,7 @@ def test_a_worker_that_jax_has_ended_says_that_a_host_is_gone(tmp_path, monkeypa
         open_store(tmp_path), "key", "1", command=[sys.executable, "-c", "import os; os.abort()"]
     )
     worker.start(worker_environment(""))
-    while (status := worker.poll(1)).state == "running":
-        time.sleep(0.01)
+    status = until(lambda: worker.poll(1), lambda status: status.state != "running")
     assert status.lost
     assert "killed by signal 6 (Aborted), as JAX does when another host of the job is gone" in str(
         status.error

@@ -3,8 +3,6 @@ Prefect API that runs, two small recipes."""
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from flows.recipe.parameters import form
 from flows.runs.record import read_runs
 from infra.process import ROOT
 from infra.store.store import open_store
+from tests.fakes.process import run_python
 
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 RECIPE = (Path(__file__).parent / "crash" / "chain.toml").read_text(encoding="utf-8")
@@ -34,13 +33,7 @@ def test_two_recipes_in_one_flow(tmp_path: Path) -> None:
     hidden = ("PREFECT_", "LYCEUM_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     environment |= {"PYTHONPATH": str(ROOT), "PREFECT_HOME": str(tmp_path / "prefect")}
-    ran = subprocess.run(
-        [sys.executable, "contest.py", "a.toml", "b.toml"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    ran = run_python("contest.py", "a.toml", "b.toml", cwd=tmp_path, env=environment)
     assert ran.returncode == 0, ran.stderr[-4000:]
 
     first, second = read_runs(open_store(str(tmp_path / ".lyceum")))

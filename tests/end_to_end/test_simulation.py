@@ -2,25 +2,19 @@
 law once (docs/simulation.md)."""
 
 import os
-import subprocess
 import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 
+from tests.fakes.process import ROOT, run_python
 from tests.simulation.history import play
 from tests.simulation.plan import Event, Plan
 from tests.simulation.shrink import told
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _simulate(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "tests.simulation", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+_simulate = partial(
+    run_python, "-m", "tests.simulation", env={**os.environ, "PYTHONPATH": str(ROOT)}
+)
 
 
 def test_no_law_is_broken_by_new_seeds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,33 +1,26 @@
 """An OpenAI-compatible server that misbehaves as it is told: for tests and benchmarks.
 
-In a test: `with ChatServer(faults=...) as server:`, a thread of the test's process. As a process,
-`python -m tests.fakes.chat_server` prints its URL and runs until its parent ends; `GET /counts` and
-`/billed` tell what it has seen. Batch files are in `chat_batches.py`.
+`with ChatServer(faults=...) as server:` is a thread of the process; `GET /counts` and `/billed`
+tell others what it has seen. Batch files are in `chat_batches.py`.
 
 It has so many slots: requests beyond them wait, as in a real server. It counts every answer that it
 made in full as billed, whether or not somebody received it; with `idempotent` it makes one answer
 per Idempotency-Key and bills it once.
 """
 
-import argparse
 import asyncio
 import json
-import os
 import re
 import socket
 import struct
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.fakes.chat_batches import Batches
 
 Reply = Callable[[dict[str, Any]], str]
@@ -289,28 +282,3 @@ class _Connection(asyncio.Protocol):
         raw = self.transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="An OpenAI-compatible server. Prints its URL.")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--latency", type=float, default=0.2)
-    parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--words", type=int, default=0, help="words of reasoning in each answer")
-    parser.add_argument("--idempotent", action="store_true")
-    options = parser.parse_args()
-    parent = os.getppid()
-
-    def reply(body: dict[str, Any]) -> str:
-        return echo(body).replace("</reasoning>", " word" * options.words + "</reasoning>")
-
-    given = {name: getattr(options, name) for name in ("latency", "slots", "idempotent", "port")}
-    with ChatServer(reply=reply, record=False, **given) as server:
-        sys.stdout.write(server.url + "\n")
-        sys.stdout.flush()
-        while os.getppid() == parent:
-            time.sleep(0.2)
-
-
-if __name__ == "__main__":
-    main()

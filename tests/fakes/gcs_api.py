@@ -163,8 +163,6 @@ class Api:
             fields.setdefault("contentType", headers.get("x-upload-content-type"))
         elif request.method == "POST" and form == "multipart":
             fields, content = _multipart(headers.get("content-type", ""), content)
-        elif request.method == "POST" and form == "media":
-            fields = {"contentType": headers.get("content-type")}
         else:
             wrong = f"Bad Request: uploadType {form!r} with {request.method}"
             raise ApiError(400, "badRequest", wrong)
@@ -223,11 +221,7 @@ def _media(request: Request, found: StoredObject) -> Response:
         "ETag": found.etag,
         "Last-Modified": format_datetime(datetime.fromisoformat(found.created), usegmt=True),
         "x-goog-generation": str(found.generation),
-        "x-goog-metageneration": "1",
         "x-goog-hash": f"crc32c={found.crc32c}",
-        "x-goog-storage-class": "STANDARD",
-        "x-goog-stored-content-encoding": "identity",
-        "x-goog-stored-content-length": str(found.size),
     }
     asked = _RANGE.fullmatch(request.headers.get("range", ""))
     if not asked or asked[0] == "bytes=-":

@@ -81,11 +81,7 @@ class StoredObject:
         path = f"b/{self.bucket}/o/{quote(self.name, safe='')}"
         media = f"{host}/download/storage/v1/{path}?generation={self.generation}&alt=media"
         return {
-            "kind": "storage#object",
-            "metageneration": "1",
-            "storageClass": "STANDARD",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
-            "selfLink": f"{host}/storage/v1/{path}",
             "mediaLink": media,
             "name": self.name,
             "bucket": self.bucket,
@@ -179,9 +175,7 @@ class Buckets:
         with self.lock:
             if name in self.buckets:
                 raise ApiError(409, "conflict", "You already own this bucket.")
-            made = {"kind": "storage#bucket", "id": name, "projectNumber": "0"}
-            made |= {"timeCreated": _now(), "storageClass": "STANDARD", "metageneration": "1"}
-            made |= {"locationType": kind, **resource, "location": location}
+            made = {"id": name, "locationType": kind, **resource, "location": location}
             self.buckets[name] = Bucket(made)
             return made
 

@@ -13,7 +13,6 @@ leases and commits cannot be tested on them.
 import argparse
 import http.client
 import json
-import threading
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -145,9 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Server() as server:
         for name in options.bucket:
             server.api.buckets.create_bucket({"name": name, "location": "US-CENTRAL1"})
-        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-        wait_for_the_end(f"http://127.0.0.1:{server.server_address[1]}")
-        server.shutdown()
+        wait_for_the_end(server.url)
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ class GcsFault(Fault):
     kind: str | None = None
 
     KNOWN: ClassVar = {
-        # answer so, not executed; `reason` and `message` are by default the service's
-        "status": {"code": 503, "retry_after": None, "reason": None, "message": None},
+        # answer so, not executed; `message` is by default the service's
+        "status": {"code": 503, "retry_after": None, "message": None},
         "reset_before": {},  # connection reset, nothing executed
         "reset_after": {},  # executed, then reset: the acknowledgement is lost
         "slow": {"delay": 0.0},  # wait so many seconds before executing
@@ -97,9 +97,9 @@ def striking(
 
 def status_response(parameters: Mapping[str, Any], *, media: bool) -> Response:
     """The answer of a `status` fault."""
-    code, given = parameters["code"], (parameters["reason"], parameters["message"])
-    usual = STATUSES.get(code, ("backendError", "Error"))
-    error = ApiError(code, given[0] or usual[0], given[1] or usual[1])
+    code = parameters["code"]
+    reason, message = STATUSES.get(code, ("backendError", "Error"))
+    error = ApiError(code, reason, parameters["message"] or message)
     response = error_response(error, media=media)
     if parameters["retry_after"] is None:
         return response

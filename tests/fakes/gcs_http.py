@@ -7,8 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from http.client import responses
-from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,28 +20,27 @@ from tests.fakes.gcs_faults import (
     status_response,
     striking,
 )
+from tests.fakes.http import Handler as SilentHandler
+from tests.fakes.http import HttpServer
 from tests.fakes.process import reset
 
 
-class Server(ThreadingTCPServer):
-    """Serves one `Api` on 127.0.0.1; `counts` are the API requests so far, by `METHOD kind`."""
+class Server(HttpServer):
+    """Serves one `Api`; `counts` are the API requests so far, by `METHOD kind`."""
 
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 512
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
         self.api = Api()
         self.faults = FaultList(GcsFault)
         self.counts: Counter[str] = Counter()
         self.lock = threading.Lock()
+        super().__init__(Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no error here."""
         if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+            ThreadingHTTPServer.handle_error(self, request, client_address)
 
     def control(self, verb: str, wish: dict[str, Any]) -> Response:
         """What tests do behind the API's back; see `tests.fakes.gcs_emulator.Emulator`."""
@@ -80,9 +78,7 @@ class Server(ThreadingTCPServer):
         return json_response({})
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class Handler(SilentHandler):
     server: Server
 
     def serve(self) -> None:
@@ -166,6 +162,3 @@ class Handler(BaseHTTPRequestHandler):
         if stop is not None:
             body, self.close_connection = body[:stop], True
         self.connection.sendall(head.encode("latin-1") + body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent: the counts tell what was asked for."""

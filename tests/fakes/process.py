@@ -38,12 +38,17 @@ def python(*arguments: object, **how: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, **{"cwd": ROOT, "stdout": subprocess.PIPE, **how}, text=True)
 
 
+def run_python(*arguments: object, **how: Any) -> "subprocess.CompletedProcess[str]":
+    """The same, when it has ended."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, **{"cwd": ROOT, "capture_output": True, **how}, text=True)
+
+
 def printed(script: str, *arguments: object, **variables: str) -> str:
     """What a script prints in a process of its own, with more variables; it ends well."""
-    with python("-c", script, *arguments, env=os.environ | variables) as process:
-        said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    return said
+    done = run_python("-c", script, *arguments, env=os.environ | variables, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class FakeProcess:

@@ -24,20 +24,17 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClassesForFiles
 
 Block = dict[str, Any]
-"""`{"attributes": {name: {"type": ..., "required" | "optional" | "computed": True}}, "blocks":
-{name: {"nesting": ..., "block": Block}}}`: types as Terraform writes them in JSON; a block is
-nested as a `list` or a `set`."""
+"""`{"attributes": {name: {"type": ..., "optional" | "computed": True}}, "blocks": {name: Block}}`:
+types as Terraform writes them in JSON; a block is nested as a list."""
 
 UNKNOWN = msgpack.ExtType(0, b"\x00")
-NESTING = {"list": 2, "set": 3}
+LIST = 2
 
 _MESSAGES = {
     "Dynamic": "bytes:msgpack:1 bytes:json:2",
     "Raw": "bytes:json:1",
-    "Attribute": "string:name:1 bytes:type:2 bool:required:4 bool:optional:5 bool:computed:6",
-    "Nested": (
-        "string:type_name:1 Block:block:2 int32:nesting:3 int64:min_items:4 int64:max_items:5"
-    ),
+    "Attribute": "string:name:1 bytes:type:2 bool:optional:5 bool:computed:6",
+    "Nested": "string:type_name:1 Block:block:2 int32:nesting:3",
     "Block": "int64:version:1 *Attribute:attributes:2 *Nested:block_types:3",
     "Schema": "int64:version:1 Block:block:2",
     "Entry": "string:key:1 Schema:value:2",
@@ -162,12 +159,10 @@ def _block(block: Block) -> Any:
     found = _M["Block"]()
     for name, attribute in block["attributes"].items():
         kind = json.dumps(attribute["type"]).encode()
-        flags = {one: bool(attribute.get(one)) for one in ("required", "optional", "computed")}
+        flags = {one: bool(attribute.get(one)) for one in ("optional", "computed")}
         found.attributes.add(name=name, type=kind, **flags)
     for name, nested in block["blocks"].items():
-        sizes = {"min_items": nested.get("min", 0), "max_items": nested.get("max", 0)}
-        inner, nesting = _block(nested["block"]), NESTING[nested["nesting"]]
-        found.block_types.add(type_name=name, block=inner, nesting=nesting, **sizes)
+        found.block_types.add(type_name=name, block=_block(nested), nesting=LIST)
     return found
 
 

@@ -140,10 +140,10 @@ class FakeTpu(FakeProcess):
         """How long a state takes from now on, e.g. `DELETING=5.0`: see `tpu_resources.SECONDS`."""
         self.control("set_seconds", seconds=seconds)
 
-    def set_quota(self, tier: str, chips: int, zone: str | None = None) -> None:
-        """How many chips of each kind one zone grants to a tier: `spot`,
-        `guaranteed`, `on-demand`."""
-        self.control("set_quota", key=f"{zone}/{tier}" if zone else tier, chips=chips)
+    def set_quota(self, tier: str, chips: int, zone: str) -> None:
+        """How many chips of each kind one zone grants to a tier: `spot`, `guaranteed`,
+        `on-demand`."""
+        self.control("set_quota", key=f"{zone}/{tier}", chips=chips)
 
     def requests(self) -> dict[str, int]:
         """Calls since the start or `forget`, by method."""

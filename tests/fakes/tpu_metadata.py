@@ -1,9 +1,9 @@
 """The stand-in for a VM's metadata server, `http://metadata.google.internal/computeMetadata/v1/`,
 one HTTP server per host.
 
-As the real one it refuses requests without `Metadata-Flavor: Google` or with `X-Forwarded-For`, and
-holds an answer back until the value changes (`?wait_for_change=true`, `last_etag`, `timeout_sec`).
-Of directories it has only the JSON (`?recursive=true`), which google-auth asks for.
+As the real one it refuses requests without `Metadata-Flavor: Google`, and holds an answer back
+until the value changes (`?wait_for_change=true`, `last_etag`, `timeout_sec`). Of directories it has
+only the JSON (`?recursive=true`), which google-auth asks for.
 """
 
 import hashlib
@@ -65,9 +65,7 @@ class _Handler(Handler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         path = unquote(url.path)
-        if self.headers.get("X-Forwarded-For") is not None:
-            self._tell(403, "Request with X-Forwarded-For header denied.\n")
-        elif path == "/":
+        if path == "/":
             self._tell(200, "computeMetadata/\n")
         elif not path.startswith(PREFIX):
             self._tell(404, "not found\n")
@@ -84,32 +82,24 @@ class _Handler(Handler):
         kind = "application/json" if text.startswith("{") else "application/text"
         self.answer(status, text, {"Metadata-Flavor": "Google", "ETag": etag, "Content-Type": kind})
 
-    def version_string(self) -> str:
-        return "Metadata Server for VM"
-
 
 def instance_values(
     *,
     project: str,
-    zone: str,
     name: str,
     host: int,
     hosts: int,
-    accelerator: str,
     email: str,
-    spot: bool,
     metadata: Mapping[str, str],
 ) -> dict[str, str]:
-    """What the metadata server of one host of a TPU slice knows, by path. All hosts of a fake slice
-    are 127.0.0.1."""
+    """What the metadata server of one host of a TPU slice knows, by path, as far as the startup
+    script, the agent and google-auth ask. All hosts of a fake slice are 127.0.0.1."""
     token = {"access_token": f"ya29.fake-{name}-{host}", "expires_in": TOKEN_SECONDS}
     token["token_type"] = "Bearer"
     attributes = {
         **metadata,
-        "accelerator-type": accelerator,
         "agent-worker-number": str(host),
         "worker-network-endpoints": ",".join(["unknown:unknown:127.0.0.1"] * hosts),
-        "tpu-env": f"ACCELERATOR_TYPE: '{accelerator}'\nZONE: '{zone}'\nWORKER_ID: '{host}'\n",
     }
     scope = "https://www.googleapis.com/auth/cloud-platform"
     account = {"email": email, "aliases": "default\n", "scopes": f"{scope}\n"}
@@ -120,17 +110,10 @@ def instance_values(
         for who in ("default", email)
         for key, value in account.items()
     }
-    number = int(hashlib.sha256(f"{zone}/{name}/{host}".encode()).hexdigest()[:15], 16)
     return values | {
-        "instance/id": str(number),
-        "instance/name": f"t1v-n-{name}-w-{host}",
-        "instance/hostname": f"t1v-n-{name}-w-{host}.{zone}.c.{project}.internal",
-        "instance/zone": f"projects/123456789012/zones/{zone}",
         "instance/preempted": "FALSE",
         "instance/maintenance-event": "NONE",
-        "instance/scheduling/preemptible": "TRUE" if spot else "FALSE",
         "project/project-id": project,
-        "project/numeric-project-id": "123456789012",
     }
 
 

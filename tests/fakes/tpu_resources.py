@@ -16,7 +16,7 @@ from infra.tpu.types import TpuType
 from tests.fakes.faults import WrongFault
 from tests.fakes.tpu_faults import TpuFault, TpuFaults
 from tests.fakes.tpu_metadata import instance_values
-from tests.fakes.tpu_states import ApiError, Initiator, Node, NodeState, Request, State
+from tests.fakes.tpu_states import ApiError, Node, NodeState, Request, State
 from tests.fakes.tpu_vm import Host, kill, reap
 
 SECONDS = {
@@ -99,7 +99,7 @@ class Cloud:
         request = Request(next(self._numbers), name, spec, accelerator, tier)
         self._check_quota(request)
         self.made.append(request)
-        self._enter(request, State.CREATING, initiator=Initiator.USER)
+        self._enter(request, State.CREATING)
         return request
 
     def delete(self, request: Request) -> None:
@@ -107,7 +107,7 @@ class Cloud:
         is under way."""
         if request.state == State.DELETING:
             raise _under_way(request.name)
-        self._enter(request, State.DELETING, initiator=Initiator.USER)
+        self._enter(request, State.DELETING)
         if request.node_exists:
             self._delete_node(request, request.the_node)
 
@@ -118,11 +118,10 @@ class Cloud:
             raise _under_way(request.the_node.name)
         self._delete_node(request, request.the_node)
         if request.exists:
-            self._enter(request, State.SUSPENDING, initiator=Initiator.USER)
+            self._enter(request, State.SUSPENDING)
 
     def _check_quota(self, request: Request) -> None:
-        everywhere = self.quota.get(request.tier, QUOTA_CHIPS)
-        limit = self.quota.get(f"{request.zone}/{request.tier}", everywhere)
+        limit = self.quota.get(f"{request.zone}/{request.tier}", QUOTA_CHIPS)
         here = (one for one in self.made if one.exists and one.zone == request.zone)
         held = sum(one.accelerator.chips for one in here if one.metric == request.metric)
         if held + request.accelerator.chips > limit:
@@ -214,20 +213,14 @@ class Cloud:
                 self._boot(request)
             case State.SUSPENDING:
                 self._remove_node(request, "suspended")
-                self._enter(request, State.SUSPENDED, initiator=request.initiator)
+                self._enter(request, State.SUSPENDED)
             case State.DELETING:
                 self._remove_node(request, "deleted")
                 request.exists = False
                 self._note(request, "request", "GONE")
 
-    def _enter(
-        self,
-        request: Request,
-        state: State,
-        why: str = "",
-        initiator: Initiator = Initiator.SERVICE,
-    ) -> None:
-        request.state, request.since, request.initiator = state, time.monotonic(), initiator
+    def _enter(self, request: Request, state: State, why: str = "") -> None:
+        request.state, request.since = state, time.monotonic()
         self._note(request, "request", state.name, why)
         for fault in self.faults.of_entry(request.name, state.name):
             request.events.append((time.monotonic(), fault.action, fault.parameters))
@@ -325,14 +318,11 @@ class Cloud:
         spec, kind = node.spec, request.accelerator
         values = instance_values(
             project=request.project,
-            zone=request.zone,
             host=index,
             hosts=kind.hosts,
-            accelerator=kind.accelerator,
             metadata=spec.metadata,
             name=node.name.rsplit("/", 1)[-1],
             email=spec.service_account.email or DEFAULT_ACCOUNT,
-            spot=request.tier == "spot",
         )
         serial, disk = self.serial(request, index), node.directory / f"{index}"
         serial.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ from infra.tpu.types import TpuType
 from tests.fakes.tpu_vm import Host
 
 State = tpu.QueuedResourceState.State
-Initiator = tpu.QueuedResourceState.StateInitiator
 NodeState = tpu.Node.State
 
 
@@ -62,7 +61,6 @@ class Request:
     created: float = field(default_factory=time.time)
     state: State = State.CREATING
     since: float = field(default_factory=time.monotonic)
-    initiator: Initiator = Initiator.SERVICE
     error: tuple[int, str] | None = None
     node: Node | None = None
     exists: bool = True

@@ -9,18 +9,11 @@ from google.protobuf import timestamp_pb2
 from google.rpc import status_pb2
 
 from infra.tpu.types import TPU_TYPES, TpuType
-from tests.fakes.tpu_states import ApiError, NodeState, Request, State
+from tests.fakes.tpu_states import ApiError, Request, State
 
 _ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)(?:/(queuedResources|nodes)/([^/]+))?")
 _ZONES = {zone for kind in TPU_TYPES.values() for zone in kind.zones}
-_STATE_DATA = {
-    state: f"{state.name.lower()}_data"
-    for state in (
-        *(State.CREATING, State.ACCEPTED, State.PROVISIONING, State.ACTIVE),
-        *(State.DELETING, State.SUSPENDING, State.SUSPENDED),
-    )
-}
 
 
 def bad_request(what: str) -> ApiError:
@@ -61,13 +54,11 @@ def tier_of(resource: tpu.QueuedResource) -> str:
 
 def request_view(request: Request) -> tpu.QueuedResource:
     view = tpu.QueuedResource(request.spec)
-    view.name, view.create_time = request.name, timestamp(request.created)
-    state = tpu.QueuedResourceState(state=request.state, state_initiator=request.initiator)
+    view.name = request.name
+    state = tpu.QueuedResourceState(state=request.state)
     if request.state == State.FAILED and request.error is not None:
         error = status_pb2.Status(code=request.error[0], message=request.error[1])
         state.failed_data = tpu.QueuedResourceState.FailedData(error=error)
-    elif request.state in _STATE_DATA:
-        setattr(state, _STATE_DATA[request.state], {})
     view.state = state
     return view
 
@@ -77,18 +68,9 @@ def node_view(request: Request) -> tpu.Node:
     view = tpu.Node(node.spec)
     view.name, view.state = node.name, node.state
     view.health = tpu.Node.Health.HEALTHY
-    view.queued_resource, view.api_version = request.name, tpu.Node.ApiVersion.V2_ALPHA1
-    view.id, view.create_time = request.number, timestamp(request.created)
-    view.scheduling_config = tpu.SchedulingConfig(spot=request.tier == "spot")
-    if node.state != NodeState.CREATING:
-        view.network_endpoints = [
-            tpu.NetworkEndpoint(ip_address="127.0.0.1", port=8470) for _ in node.hosts
-        ]
+    view.queued_resource = request.name
+    view.create_time = timestamp_pb2.Timestamp(seconds=int(request.created))
     return view
-
-
-def timestamp(seconds: float) -> timestamp_pb2.Timestamp:
-    return timestamp_pb2.Timestamp(seconds=int(seconds), nanos=int(seconds % 1 * 1e9))
 
 
 def as_bytes(message: Any) -> bytes:

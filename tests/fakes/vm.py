@@ -117,12 +117,9 @@ class Vm:
         }
         values = instance_values(
             project="lyceum-test",
-            zone="us-central1-a",
             name="lyceum-test-1",
             host=host,
             hosts=hosts,
-            accelerator="v5litepod-8",
-            spot=True,
             email="vm@lyceum-test.iam.gserviceaccount.com",
             metadata=metadata,
         )

@@ -3,8 +3,6 @@
 import json
 import os
 import subprocess
-import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -20,9 +18,8 @@ from infra.settings import Settings
 from infra.store.store import attempt_file, open_store
 from schemas.job import JobSpec
 from tests.conftest import TINY
+from tests.fakes.process import run_python, until
 from tests.infra.canaries import CANARIES, findings, findings_below
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_what_is_masked() -> None:
@@ -58,9 +55,7 @@ def test_what_is_masked() -> None:
 def with_a_token(*arguments: str) -> subprocess.CompletedProcess[str]:
     """What Python says, which holds no secret."""
     environment = {**os.environ, "HF_TOKEN": CANARIES["HF_TOKEN"]}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    done = run_python(*arguments, env=environment)
     assert findings((done.stdout + done.stderr).encode(), "") == []
     return done
 
@@ -99,8 +94,7 @@ def test_what_a_job_printed_is_masked_on_its_way_to_the_flow_and_a_bucket(gcs_bu
     backend = LocalBackend(Settings(poll_seconds=0.05), command)
     given = {"stage": "s", "kind": "distill", "key": "0" * 64, "target": "local", "config": {}}
     handle = backend.submit(JobSpec(**given, attempt="1", store=f"gs://{gcs_bucket}/store"))
-    while (status := backend.poll(handle)).state not in FINAL:
-        time.sleep(0.05)
+    status = until(lambda: backend.poll(handle), lambda status: status.state in FINAL)
     assert status.error.endswith("token is ***")
     assert backend.log(handle, 0)[0] == "token is ***\n"
     log = attempt_file(handle.key, "1", "log.txt")

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,72 +75,43 @@ class SimulatedFiles(Files):
         self._faults.operation("write any", "probe", self._writing("probe", prepared))
 
     def read(self, name: str, seconds: float | None = None) -> bytes | None:
-        return self._faults.operation(
-            operation("read", name), name, lambda: super(SimulatedFiles, self).read(name)
-        )
+        return self._faults.operation(operation("read", name), name, partial(super().read, name))
 
     def write(self, name: str, data: bytes, seconds: float | None = None) -> None:
         if self._disk.watched:
             self._disk.note(name, super().read(name))
-        return self._faults.operation(
-            operation("write", name),
-            name,
-            self._writing(name, lambda: super(SimulatedFiles, self).write(name, data, seconds)),
-        )
+        write = self._writing(name, partial(super().write, name, data, seconds))
+        return self._faults.operation(operation("write", name), name, write)
 
     def create(self, name: str, data: bytes) -> bool:
-        return self._faults.operation(
-            operation("create", name),
-            name,
-            self._writing(name, lambda: super(SimulatedFiles, self).create(name, data)),
-        )
+        create = self._writing(name, partial(super().create, name, data))
+        return self._faults.operation(operation("create", name), name, create)
 
     def set_aside(self, name: str, aside: str, expected: bytes) -> bool:
-        return self._faults.operation(
-            operation("move", name),
-            name,
-            lambda: super(SimulatedFiles, self).set_aside(name, aside, expected),
-        )
+        move = partial(super().set_aside, name, aside, expected)
+        return self._faults.operation(operation("move", name), name, move)
 
     def children(self, name: str) -> list[str]:
-        return self._faults.operation(
-            "list any", name, lambda: super(SimulatedFiles, self).children(name)
-        )
+        return self._faults.operation("list any", name, partial(super().children, name))
 
     def objects(self, name: str) -> Iterator[Found]:
-        found = self._faults.operation(
-            "list any", name, lambda: [*super(SimulatedFiles, self).objects(name)]
-        )
-        return (replace(one, written=one.written + self._disk.late) for one in found)
+        found = partial(super().objects, name)
+        listed = self._faults.operation("list any", name, lambda: [*found()])
+        return (replace(one, written=one.written + self._disk.late) for one in listed)
 
     def remove(self, name: str) -> None:
-        return self._faults.operation(
-            operation("remove", name),
-            name,
-            lambda: super(SimulatedFiles, self).remove(name),
-        )
+        remove = partial(super().remove, name)
+        return self._faults.operation(operation("remove", name), name, remove)
 
     def put_tree(self, directory: Path, name: str, entries: Sequence[FileEntry]) -> None:
-        return self._faults.operation(
-            "put tree",
-            name,
-            self._writing(
-                name, lambda: super(SimulatedFiles, self).put_tree(directory, name, entries)
-            ),
-        )
+        put = self._writing(name, partial(super().put_tree, directory, name, entries))
+        return self._faults.operation("put tree", name, put)
 
     def check_tree(self, name: str, entries: Sequence[FileEntry]) -> list[str]:
-        return self._faults.operation(
-            "read any",
-            name,
-            lambda: super(SimulatedFiles, self).check_tree(name, entries),
-        )
+        return self._faults.operation("read any", name, partial(super().check_tree, name, entries))
 
     def get_tree(
         self, name: str, entries: Sequence[FileEntry], wanted: Collection[str] | None = None
     ) -> Path:
-        return self._faults.operation(
-            "read any",
-            name,
-            lambda: super(SimulatedFiles, self).get_tree(name, entries, wanted),
-        )
+        get = partial(super().get_tree, name, entries, wanted)
+        return self._faults.operation("read any", name, get)

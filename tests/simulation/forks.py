@@ -62,9 +62,8 @@ def simulated_forks(machines: Machines) -> Any:
     def server(*given: Any) -> ForkServer:
         return ForkServer(machines, *given)
 
-    with patch.object(local, "ForkServer", server), patch.object(local, "can_fork", _can_fork):
+    with (
+        patch.object(local, "ForkServer", server),
+        patch.object(local, "can_fork", lambda of: True),
+    ):
         yield
-
-
-def _can_fork(environment: Mapping[str, str]) -> bool:
-    return True

@@ -7,20 +7,15 @@ from typing import Any
 from unittest.mock import patch
 
 from flows.cli import gc
-from infra.store import lease
-from infra.store.store import Store
 from infra.tpu import reaper, state_machine
 from infra.tpu.api import TpuApi
 from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.host import Agent
 from infra.tpu.job import TpuJob
 from tasks.running import execution
+from tests.simulation.guards_store import unheld_all
 from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
-
-
-def _never_deleted(self: TpuJob) -> None:
-    self._accepted.set()
 
 
 def _request_unrecorded() -> AbstractContextManager[Any]:
@@ -31,10 +26,6 @@ def _request_unrecorded() -> AbstractContextManager[Any]:
             return real(self)
 
     return patch.object(TpuJob, "_request", request)
-
-
-def _all_are_free(store: Store, keys: Any, settings: Any) -> dict[str, int]:
-    return {key: lease._newest(store, key)[0] for key in keys}
 
 
 def _foreign(self: TpuApi, name: str, *rest: Any) -> None:
@@ -77,29 +68,19 @@ cloud = partial(Plant, target="v5e-8", place="bucket")
 PLANTS = (
     cloud(
         "a machine of a job that ended is deleted",
-        "infra/tpu/job.py",
-        replaced(TpuJob, "_delete", _never_deleted),
+        replaced(TpuJob, "_delete", lambda self: self._accepted.set()),
     ),
     cloud(
-        "a request is on record before it is sent",
-        "infra/tpu/job.py",
-        _request_unrecorded,
-        needs=("flow.* is killed",),
+        "a request is on record before it is sent", _request_unrecorded, needs=("flow.* is killed",)
     ),
     cloud(
         "a job that outlived its flow is taken over",
-        "infra/tpu/backend.py",
         replaced(CloudTpuBackend, "attach", lambda self, *rest: None),
         needs=("flow.* (is killed|stands still)",),
     ),
-    cloud(
-        "gc: machines that a run follows are left alone",
-        "infra/tpu/reaper.py",
-        replaced(reaper, "_free", _all_are_free),
-    ),
+    cloud("gc: machines that a run follows are left alone", replaced(reaper, "_free", unheld_all)),
     cloud(
         "gc: machines go before the records of their jobs",
-        "flows/cli/gc.py",
         replaced(gc, "_with_machines", lambda *rest: set()),
         aim=Plan(
             *(0, "bucket", "v5e-8", 3, (0.0, 24.0)),
@@ -109,23 +90,16 @@ PLANTS = (
     ),
     cloud(
         "a request that exists already may be ours",
-        "infra/tpu/api.py",
         replaced(TpuApi, "create", _foreign),
         needs=("flow.* loses the answer to its 'ask create'",),
     ),
-    cloud(
-        "a zone that is given up is cleared",
-        "infra/tpu/job.py",
-        _zone_left_alone,
-    ),
+    cloud("a zone that is given up is cleared", _zone_left_alone),
     cloud(
         "a machine that nobody deletes deletes itself",
-        "infra/tpu/host.py",
         replaced(Agent, "_wait_for_deletion", lambda self, final: None),
     ),
     cloud(
         "a run that finds its stage done clears its machines",
-        "infra/tpu/backend.py",
         replaced(CloudTpuBackend, "release", lambda self, *rest: None),
         aim=Plan(
             *(0, "bucket", "v5e-8", 1, (0.0,)),
@@ -133,14 +107,9 @@ PLANTS = (
             (Event("freeze", 20.0, "machine 1"),),
         ),
     ),
-    cloud(
-        "a run waits for the end of its machines",
-        "infra/tpu/job.py",
-        replaced(TpuJob, "cancel", lambda self: None),
-    ),
+    cloud("a run waits for the end of its machines", replaced(TpuJob, "cancel", lambda self: None)),
     cloud(
         "a run pays for what it has taken over",
-        "infra/tpu/backend.py",
         replaced(CloudTpuBackend, "_too_dear", _charged_to_the_first),
         aim=Plan(
             *(0, "bucket", "v5e-8", 3, (0.0, 0.0, 0.0)),
@@ -151,7 +120,6 @@ PLANTS = (
     ),
     cloud(
         "a job that has ended is not asked for again",
-        "infra/tpu/job.py",
         replaced(TpuJob, "_has_come_and_gone", lambda self: False),
         aim=Plan(
             *(0, "bucket", "v5e-8", 4, (0.0, 35.0)),
@@ -160,7 +128,6 @@ PLANTS = (
     ),
     cloud(
         "machines that came unseen are paid for",
-        "infra/tpu/job.py",
         replaced(TpuJob, "_count_unseen", lambda self, found: None),
         aim=Plan(
             *(0, "bucket", "v5e-8", 2, (0.0,)),
@@ -173,16 +140,11 @@ PLANTS = (
     ),
     cloud(
         "a flow that another has passed gives its job up",
-        "tasks/running/execution.py",
         replaced(execution, "_has_newer_job", lambda store, claim: False),
         aim=Plan(
             *(0, "bucket", "v5e-8", 2, (0.0, 0.0)),
             (Fault("pause", "flow", "ask create", 1, "before", 15.0),),
         ),
     ),
-    cloud(
-        "a silent machine is given up",
-        "infra/tpu/state_machine.py",
-        _never_silent,
-    ),
+    cloud("a silent machine is given up", _never_silent),
 )

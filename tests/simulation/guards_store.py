@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +11,6 @@ from flows.chain import Chain
 from flows.cli import gc
 from flows.cli.needs import Needs
 from infra import process_identity
-from infra.backend import JobHandle
 from infra.gcs.bucket_objects import BucketObjects
 from infra.gcs.requests import Changed, Requests
 from infra.local import LocalBackend
@@ -24,11 +23,6 @@ from tasks.contract.journal import Journal
 from tasks.running import execution
 from tests.simulation.plan import Event, Fault, Plan
 from tests.simulation.plant import Plant, replaced
-
-
-def _create_replaces(self: Files, name: str, data: bytes) -> bool:
-    self.write(name, data)
-    return True
 
 
 def _create_without_condition(self: BucketObjects, name: str, data: bytes) -> bool:
@@ -51,18 +45,6 @@ def _commit_over(self: Store, draft: Manifest, directory: Any) -> Manifest:
     self._objects.put_tree(directory, data_name(made), made.files)
     self.write_json(manifest_name(made.kind, made.key), made)
     return made
-
-
-@contextmanager
-def _no_beats(store: Store, held: lease.Lease, interval: float) -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _seize_anyway(
-    store: Store, key: str, generation: int, owner: str, *, seconds: float
-) -> Iterator[Any]:
-    yield lambda: True
 
 
 @contextmanager
@@ -93,10 +75,6 @@ def _same_attempt_again(follower: Any, store: Store, attempt: str, restarts: int
     return status
 
 
-def _no_cancel(self: Any, handle: JobHandle) -> None:
-    """Nothing is stopped."""
-
-
 def _no_discard(store: Store, needs: Needs, item: Any, key: str, held: str, mine: Any) -> None:
     place = gc._here(store) if item.kind == "cache" else store
     for name in sorted(item.names):
@@ -104,7 +82,7 @@ def _no_discard(store: Store, needs: Needs, item: Any, key: str, held: str, mine
     item.deleted = True
 
 
-def _unheld_all(store: Store, keys: Any, **rest: Any) -> dict[str, int]:
+def unheld_all(store: Store, keys: Any, *rest: Any, **more: Any) -> dict[str, int]:
     return {key: lease._newest(store, key)[0] for key in keys}
 
 
@@ -161,129 +139,80 @@ def _gc_stands_still(place: str, what: str, count: int, stages: int, flow: str) 
 PLANTS = (
     Plant(
         "create-only in a directory",
-        "infra/store/local_objects.py",
-        replaced(Files, "create", _create_replaces),
+        replaced(Files, "create", lambda self, name, data: self.write(name, data) is None),
     ),
     Plant(
         "create-only in a bucket",
-        "infra/gcs/bucket_objects.py",
         replaced(BucketObjects, "create", _create_without_condition),
         place="bucket",
     ),
+    Plant("the manifest is written last", replaced(Store, "commit", _manifest_first)),
+    Plant("a commit adopts the winner", replaced(Store, "commit", _commit_over)),
+    Plant("a holder's heartbeat", replaced(lease, "_beating", lambda *of: nullcontext())),
+    Plant("a silent holder is waited for", replaced(Silence, "of", lambda self, seen: 1e9)),
     Plant(
-        "the manifest is written last",
-        "infra/store/store.py",
-        replaced(Store, "commit", _manifest_first),
-    ),
-    Plant(
-        "a commit adopts the winner",
-        "infra/store/store.py",
-        replaced(Store, "commit", _commit_over),
-    ),
-    Plant("a holder's heartbeat", "infra/store/lease.py", replaced(lease, "_beating", _no_beats)),
-    Plant(
-        "a silent holder is waited for",
-        "infra/silence.py",
-        replaced(Silence, "of", lambda self, seen: 1e9),
-    ),
-    Plant(
-        "a holder is gone only if its process is",
-        "infra/store/lease.py",
-        replaced(lease, "is_gone", lambda process: True),
+        "a holder is gone only if its process is", replaced(lease, "is_gone", lambda process: True)
     ),
     Plant(
         "processes of other machines are not looked up here",
-        "infra/process_identity.py",
         replaced(process_identity, "is_here", lambda process: True),
     ),
-    Plant(
-        "the artifact is looked for again under the lease",
-        "tasks/running/execution.py",
-        _no_check_after_lease,
-    ),
+    Plant("the artifact is looked for again under the lease", _no_check_after_lease),
     Plant(
         "the lease's generation names the attempt",
-        "infra/store/lease.py",
         replaced(lease.Lease, "attempt", property(lambda self: "1")),
     ),
     Plant(
-        "a restart is another attempt",
-        "tasks/running/execution.py",
-        replaced(execution, "run_to_the_end", _same_attempt_again),
+        "a restart is another attempt", replaced(execution, "run_to_the_end", _same_attempt_again)
     ),
     Plant(
-        "whatever ends the task cancels its job",
-        "infra/local.py",
-        replaced(LocalBackend, "cancel", _no_cancel),
+        "whatever ends the task cancels its job", replaced(LocalBackend, "cancel", lambda *of: None)
     ),
     Plant(
         "gc: the manifest goes first",
-        "flows/cli/gc.py",
         replaced(gc, "_delete_item", _no_discard),
         place="bucket",
         needs=("gc at", "operator is killed"),
     ),
     Plant(
         "gc: keys with a live lease are left alone",
-        "flows/cli/gc.py",
-        replaced(gc, "unheld", _unheld_all),
+        replaced(gc, "unheld", unheld_all),
         needs=("gc at",),
     ),
     Plant(
         "gc: each key is removed under its lease",
-        "flows/cli/gc.py",
-        replaced(gc, "seize", _seize_anyway),
+        replaced(gc, "seize", lambda *of, **more: nullcontext(lambda: True)),
         aim=_gc_stands_still("bucket", "list any", 21, 1, "force"),
     ),
     Plant(
         "gc: run records are read again before the removal",
-        "flows/cli/gc.py",
         replaced(Needs, "begun", lambda self: set()),  # read once, before leases are watched
         aim=_gc_stands_still("directory", "remove any", 1, 3, "night"),
     ),
     Plant(
         "gc: what a run has found meanwhile comes back",
-        "flows/cli/needs.py",
         replaced(Needs, "let_go", _set_aside_for_good),
         aim=Plan(0, "bucket", "local", 3, (0.0, 52.0), (), (Event("gc", 51.8, amount=1.0),)),
     ),
     Plant(
         "a chain makes a lost input again",
-        "flows/chain.py",
         replaced(Chain, "_heal", lambda self, *rest: False),
         needs=("damage|gc at", "[23] stages"),
     ),
     Plant(
         "a lost acknowledgement of a create is understood",
-        "infra/gcs/bucket_objects.py",
         replaced(BucketObjects, "create", _blind_create),
         place="bucket",
     ),
-    Plant(
-        "a request is repeated",
-        "infra/gcs/requests.py",
-        replaced(Requests, "ask", _one_try),
-        place="bucket",
-    ),
+    Plant("a request is repeated", replaced(Requests, "ask", _one_try), place="bucket"),
     Plant(
         "every byte of an artifact is verified before it is used",
-        "infra/store/store.py",
         replaced(Store, "verify", lambda self, manifest: []),
     ),
-    Plant(
-        "a journal's entry has a checksum",
-        "tasks/contract/journal.py",
-        replaced(Journal, "_read", _trusting),
-    ),
-    Plant(
-        "a damaged lease is nobody's",
-        "infra/store/lease.py",
-        replaced(lease, "_parsed", _strict),
-        needs=("power",),
-    ),
+    Plant("a journal's entry has a checksum", replaced(Journal, "_read", _trusting)),
+    Plant("a damaged lease is nobody's", replaced(lease, "_parsed", _strict), needs=("power",)),
     Plant(
         "time in which the store is away is no silence",
-        "infra/silence.py",
         replaced(Silence, "of", _patient_silence),
         aim=Plan(0, "bucket", "local", 1, (0.0, 1.0), (), (Event("storm", 6.0, seconds=45.0),)),
     ),

@@ -14,7 +14,7 @@ Without = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Plant:
-    """A guard, the file that has it, what takes it away, and where histories are to be played.
+    """A guard, what takes it away, and where histories are to be played.
 
     Attributes:
         needs: what a plan's words must have, or the guard has nothing to do in it; regular
@@ -24,7 +24,6 @@ class Plant:
     """
 
     name: str
-    where: str
     without: Without
     target: str = "local"
     place: str = "directory"

@@ -41,14 +41,14 @@ def main() -> None:
     parser.add_argument("--told", action="store_true", help="tell the history of each, made small")
     parser.add_argument("names", nargs="*", help="parts of their names")
     given = parser.parse_args()
-    print("| guard taken away | in | drawn | played | by the law |\n|---|---|---|---|---|")
+    print("| guard taken away | drawn | played | by the law |\n|---|---|---|---|")
     for plant in PLANTS:
         if given.names and not any(name in plant.name for name in given.names):
             continue
         of, played, found = hunted(plant, given.seed, given.histories, given.seconds)
         law = f"{found.law} (seed {found.plan.seed})" if found else "not found"
         drew = of if plant.aim is None else "aimed"
-        print(f"| {plant.name} | {plant.where} | {drew} | {played} | {law} |", flush=True)
+        print(f"| {plant.name} | {drew} | {played} | {law} |", flush=True)
         if given.told and found:
             with plant.without():
                 print(told(shrunk(found)), flush=True)

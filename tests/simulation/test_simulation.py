@@ -1,13 +1,11 @@
 """The simulation itself: the same seed is the same history, laws hold in a handful of histories,
 and a broken history becomes a small one."""
 
-import sys
 from contextlib import suppress
-from pathlib import Path
-from subprocess import run
 
 import pytest
 
+from tests.fakes.process import printed
 from tests.simulation.__main__ import main
 from tests.simulation.history import _late, play
 from tests.simulation.plan import Plan, drawn
@@ -16,7 +14,6 @@ from tests.simulation.shrink import told
 from tests.simulation.world import Late
 
 LOCAL = ("local",)
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def directory(seed: int) -> Plan:
@@ -38,10 +35,9 @@ def test_the_same_seed_is_the_same_history_first_in_its_process_or_later() -> No
         "from tests.simulation.test_simulation import directory, play;"
         "print(*play(directory(3)).lines, sep=chr(10))"
     )
-    command = [sys.executable, "-c", program]
-    first = run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    first = printed(program)
     later = [play(directory(seed)).lines for seed in (4, 3)]
-    assert first.stdout == "\n".join(later[1]) + "\n"
+    assert first == "\n".join(later[1]) + "\n"
     assert later[0] != later[1]
 
 

@@ -9,11 +9,8 @@ environment:
                         or its parent
     LYCEUM_CRASH_SPENT  a directory; a point leaves a file there when it fires, and fires only once
                         whatever is run again
-    LYCEUM_CRASH_COUNT  a directory; instead of crashing, a process writes there how often each
-                        watched function was called
 """
 
-import atexit
 import functools
 import importlib
 import importlib.abc
@@ -28,29 +25,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-WATCHED = (
-    "os:fsync",
-    "os:link",
-    "os:replace",
-    "os:rename",
-    "infra.store.local_objects:Files.write",
-    "infra.store.local_objects:Files.create",
-    "infra.store.local_objects:Files.put_tree",
-    "infra.store.store:Store.save_tree",
-    "infra.store.store:Store.commit",
-    "tasks.training.checkpoints:Checkpoints.save",
-    "tasks.contract.journal:Journal.put",
-    "tasks.sampling.sampler:Sampler.generate",
-    "tasks.sampling.slots:SlotSampler._advance",
-    "tasks.training.trainer:Trainer.step",
-    "tasks.training.loop:save_trained",
-)
-"""Functions at whose calls a process can be crashed: every step, every part of a checkpoint and of
-a commit, and what lies between."""
-
 
 class Point(NamedTuple):
-    """A call: of `function` (one of WATCHED), its `number` (from 1) in the processes of one stage
+    """A call: of `function` (`module:name`), its `number` (from 1) in the processes of one stage
     `kind`, before it or after it.
 
     `victim` is the process itself (a worker) or its parent (the flow).
@@ -81,17 +58,9 @@ _FLOW = os.getppid()
 
 
 class _Crasher:
-    def __init__(
-        self, points: Sequence[Point], kind: str, spent: Path | None, counts: Path | None
-    ) -> None:
+    def __init__(self, points: Sequence[Point], spent: Path | None) -> None:
         self._points, self._spent = points, spent
         self._calls: Counter[str] = Counter()
-        if counts:
-            atexit.register(
-                lambda: (counts / f"{kind or 'flow'}-{os.getpid()}.json").write_text(
-                    json.dumps(self._calls)
-                )
-            )
 
     def wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -185,27 +154,22 @@ class _ArmForks(importlib.abc.MetaPathFinder):
         return spec
 
 
-def install(
-    points: Sequence[Point], kind: str, spent: Path | None = None, counts: Path | None = None
-) -> None:
+def install(points: Sequence[Point], kind: str, spent: Path | None = None) -> None:
     """Arm this process, which runs a stage of `kind`: crash it at the first of its points that is
-    reached, or count calls."""
+    reached."""
     here = [point for point in points if point.kind == kind]
-    if here or counts:
-        names = WATCHED if counts else sorted({point.function for point in here})
-        sys.meta_path.insert(0, _PatchOnImport(_Crasher(here, kind, spent, counts), names))
-
-
-def _directory(variable: str) -> Path | None:
-    return Path(os.environ[variable]) if variable in os.environ else None
+    if here:
+        names = sorted({point.function for point in here})
+        sys.meta_path.insert(0, _PatchOnImport(_Crasher(here, spent), names))
 
 
 def _arm(kind: str) -> None:
-    armed = [Point(*point) for point in json.loads(os.environ.get("LYCEUM_CRASH", "[]"))]
-    install(armed, kind, _directory("LYCEUM_CRASH_SPENT"), _directory("LYCEUM_CRASH_COUNT"))
+    armed = [Point(*point) for point in json.loads(os.environ["LYCEUM_CRASH"])]
+    spent = os.environ.get("LYCEUM_CRASH_SPENT")
+    install(armed, kind, Path(spent) if spent else None)
 
 
-if "LYCEUM_CRASH" in os.environ or "LYCEUM_CRASH_COUNT" in os.environ:
+if "LYCEUM_CRASH" in os.environ:
     if "tasks.worker.fork_server" in sys.orig_argv:  # its forks have a job each
         sys.meta_path.insert(0, _ArmForks())
     else:

@@ -4,8 +4,6 @@ stage of another one does not wait for Prefect's server."""
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +22,8 @@ from infra.store import lease
 from schemas.base import StageFailed, Stopped
 from schemas.reports import RunRecord
 from tasks.running.watch import Watch
-from tests.fakes.process import until
-from tests.flows.lab import ROOT, SLOW, Lab, flip_a_byte
+from tests.fakes.process import run_python, until
+from tests.flows.lab import SLOW, Lab, flip_a_byte
 
 
 @pytest.fixture
@@ -94,14 +92,8 @@ def test_neither_prefect_nor_jax_is_loaded(again: Lab) -> None:
         " sys.exit(code)"
     )
     hidden = {name: one for name, one in os.environ.items() if not name.startswith("PREFECT_")}
-    done = subprocess.run(
-        [sys.executable, "-c", script, *again.command()],
-        cwd=ROOT,
-        env={**hidden, "PREFECT_HOME": str(again.store_path.parent / "prefect")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    hidden["PREFECT_HOME"] = str(again.store_path.parent / "prefect")
+    done = run_python("-c", script, *again.command(), env=hidden, check=True)
     assert [one["status"] for one in json.loads(done.stdout)["stages"]] == ["cached", "cached"]
     assert done.stderr.endswith("[]")
 

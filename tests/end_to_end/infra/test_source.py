@@ -7,7 +7,6 @@ import importlib.metadata
 import io
 import os
 import socket
-import subprocess
 import sys
 import tarfile
 import time
@@ -30,7 +29,7 @@ from schemas.job import JobSpec
 from tasks.contract.kinds import stage_kind
 from tasks.worker.__main__ import _data_directory
 from tests.fakes.gcs_emulator import Emulator
-from tests.fakes.process import printed
+from tests.fakes.process import printed, run_python
 
 
 @pytest.fixture
@@ -94,9 +93,9 @@ def test_it_has_the_same_bytes_in_every_process_and_says_nothing_of_this_machine
         (copy / name).write_text("mine")
     (copy / "infra/._local.py").write_bytes(b"\0\5\26\7")  # as macOS leaves it on an exFAT disk
     (copy / "infra/.#local.py").symlink_to("me@here.1234")  # as Emacs locks a file
-    command = [sys.executable, "-c", "from infra import source; print(source.archive()[0])"]
     other = {"PYTHONHASHSEED": "7", "HF_TOKEN": "hf_canary_canary", "PYTHONDONTWRITEBYTECODE": "1"}
-    said = subprocess.check_output(command, cwd=copy, env={**os.environ, **other}, text=True)
+    ask = "from infra import source; print(source.archive()[0])"
+    said = run_python("-c", ask, cwd=copy, env={**os.environ, **other}, check=True).stdout
     name, archive = source.archive()
     assert said.strip() == name
     text = b"\n".join(members(archive).values()).decode()

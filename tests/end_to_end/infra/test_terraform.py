@@ -98,8 +98,7 @@ def _block(bodies: list[dict[str, Any]], computed: set[str] = frozenset()) -> Bl
     attributes = {name: {"type": "string", "optional": True, "computed": True} for name in computed}
     for name in used.keys() - META:
         if all(isinstance(one, list) and one and isinstance(one[0], dict) for one in used[name]):
-            inner = _block([one for value in used[name] for one in value])
-            blocks[name] = {"nesting": "list", "block": inner}
+            blocks[name] = _block([one for value in used[name] for one in value])
         else:
             attributes[name] = {"type": "dynamic", "optional": True}
     return {"attributes": attributes, "blocks": blocks}

@@ -55,7 +55,6 @@ def write_run(root: Path) -> tuple[Store, RunRecord]:
 def answering(body: dict[str, Any]) -> str:
     """An honest judge of fruits."""
     parts = QUESTION.fullmatch(body["messages"][0]["content"])
-    assert parts is not None
     answer = json.loads(parts["data"])["answer"]
     asked = re.findall(r"^(\d+)\. (Does not say|Says) (\w+)\.$", parts["after"], re.MULTILINE)
     grades = {number: (fruit in answer) is (says == "Says") for number, says, fruit in asked}

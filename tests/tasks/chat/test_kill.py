@@ -10,15 +10,14 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from infra.store.answers import Answers
 from infra.store.store import open_store
 from tests.fakes.chat_fixtures import message, question
 from tests.fakes.chat_server import ChatServer, Fault, Request
+from tests.fakes.process import python
 
-ROOT = Path(__file__).resolve().parents[3]
 REQUESTS = 300
 
 CLIENT = """
@@ -28,11 +27,6 @@ with engine(sys.argv[1], sys.argv[2], concurrency=16) as running:
     replies = running.ask_singly(questions(int(sys.argv[3])))
     print(sum(reply.problem is None for _, reply in replies))
 """
-
-
-def start(url: str, store: str, requests: int = REQUESTS) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", CLIENT, url, store, str(requests)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
@@ -60,14 +54,14 @@ def asks_for_nothing_again(store: str, idempotent: bool) -> None:
         asked_of = lambda text: sum(request.question == text for request in server.seen)  # noqa: E731
         for at in (40, 230):
             strike.append(server.count + at)
-            clients.append(start(server.url, store))
+            clients.append(python("-c", CLIENT, server.url, store, REQUESTS))
             assert clients[-1].wait(300) == -signal.SIGKILL
             for number in range(REQUESTS):
                 raw = answers.get(question(number).digest)
                 # an empty answer is asked for again
                 if raw and json.loads(raw)["body"]["choices"][0]["message"]["content"]:
                     stored.setdefault(f"say {number}", asked_of(f"say {number}"))
-        clients.append(start(server.url, store))
+        clients.append(python("-c", CLIENT, server.url, store, REQUESTS))
         assert clients[-1].communicate(timeout=300)[0] == f"{REQUESTS}\n"
         assert len(stored) > 100
         assert {text: asked_of(text) for text in stored} == stored, (

@@ -205,7 +205,6 @@ def ran(tmp_path: Path, stage: str, *places: str) -> tuple[Path, dict]:
     status = until(lambda: backend.poll(handle), lambda status: status.state in FINAL)
     assert status.state == "succeeded", backend.log(handle, 0)[0]
     manifest = store.lookup(spec.kind, spec.key)
-    assert manifest is not None
     return store.local_dir(manifest), manifest.metrics
 
 

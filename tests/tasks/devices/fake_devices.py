@@ -3,12 +3,11 @@ is imported."""
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 from infra.process import ROOT
 from tests.conftest import QUICK_COMPILE
+from tests.fakes.process import run_python
 
 
 def printed(
@@ -22,9 +21,6 @@ def printed(
         "PYTHONPATH": str(ROOT),
         **changes,
     }
-    command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", program, *arguments, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

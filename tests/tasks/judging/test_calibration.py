@@ -9,11 +9,10 @@ from schemas.examples import parse_trace
 from tasks.judging.anchors import ANCHORS, Anchor
 from tasks.judging.bench import Bench
 from tasks.judging.calibration import Calibration, Calibrator, order_of
-from tasks.rewards import llm_judge, rubric_judge
+from tasks.rewards import llm_judge
 from tests.fakes.judges import FakeJudge, data_of, items_in, ruling
 
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m"}
-EXPLICIT = rubric_judge.Config.parse({"judge": JUDGE, "aggregation": "explicit"})
 GENERAL = llm_judge.Config.parse({"judge": JUDGE, "hallucination_penalty": 0.0})
 WORTH = {parse_trace(anchor.response, "trace").answer: anchor.score for anchor in ANCHORS}
 

@@ -135,7 +135,6 @@ def test_it_is_converted_once_in_files_of_bounded_size(known, tmp_path, monkeypa
     monkeypatch.setattr(orbax, "SHARD_BYTES", 200_000)
     save(tmp_path / "model", library_params(known["gemma3"]))
     first = base_model(str(tmp_path / "model"), 0)
-    assert first.companions is not None
     assert (first.companions / INDEX).exists()
     monkeypatch.setattr(orbax.Arrays, "read", None)  # it would fail
     again = base_model(str(tmp_path / "model"), 0)

@@ -23,7 +23,7 @@ from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.artifact import stage_key
 from schemas.job import JobSpec, JobStatus
-from tests.fakes.process import until
+from tests.fakes.process import run_python, until
 from tests.fakes.vm import STAGE
 from tests.infra.store.test_store import draft
 from tests.processes import exists
@@ -116,7 +116,6 @@ def test_a_job_commits_its_artifact_with_metrics_and_circumstances(bench: Bench)
     done = status.progress
     assert (done.done, done.total, done.unit, done.values) == (3, 4, "steps", {"loss": 0.5})
     manifest = bench.store.valid("toy", spec.key)
-    assert manifest is not None
     assert status.artifact == manifest.ref()
     assert manifest.metrics == {"loss": 0.5}
     assert [entry.path for entry in manifest.files] == ["model.json"]
@@ -139,7 +138,6 @@ def test_an_artifact_counts_whatever_is_left_of_its_attempts(bench: Bench) -> No
     assert (status := bench.ended(spec)).state == "succeeded", status
     assert "what the attempts of stage play have kept stays: away" in bench.log(spec)
     manifest = bench.store.valid("toy", spec.key)
-    assert manifest is not None
     assert manifest.execution["seconds"] >= 0
 
 
@@ -167,7 +165,6 @@ def test_inputs_are_verified_and_handed_over_as_directories(bench: Bench) -> Non
     code = "metrics = {'read': (job.inputs['policy'] / 'data.txt').read_text()}"
     second, _ = bench.run(code, inputs={"policy": status.artifact})
     manifest = bench.store.valid("toy", second.key)
-    assert manifest is not None
     assert manifest.metrics == {"read": "from the first"}
     assert manifest.inputs == {"policy": status.artifact}
     bench.store.path(f"artifacts/toy/{spec.key}/data/1/data.txt").write_text("from the worst")
@@ -266,8 +263,6 @@ def test_a_cancelled_job_can_be_run_again(bench: Bench) -> None:
     ended = bench.ended(again)
     assert ended.state == "succeeded"
     manifest = bench.store.valid("toy", spec.key)
-    assert manifest is not None
-    assert ended.usage is not None
     took = first.heartbeat - first.began
     assert took > 0
     assert took < manifest.execution["seconds"] <= took + ended.usage.seconds, "both attempts"
@@ -299,7 +294,6 @@ def test_a_worker_vanishes_when_its_parent_is_killed_even_in_a_native_call(bench
     command = [sys.executable, "-c", code]
     parent = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
     spec = bench.spec("print(os.getpid())\n" + LONG_CALL)
-    assert parent.stdin is not None
     parent.stdin.write(spec.model_dump_json() + "\n")
     parent.stdin.flush()
     log = bench.store.path(f"work/{spec.key}/1/log.txt")
@@ -316,13 +310,11 @@ def test_the_worker_loads_neither_prefect_nor_the_flows(bench: Bench) -> None:
     heavy = "{'prefect', 'flows', 'jax'}"
     spec, _ = bench.run(f"metrics = {{'modules': sorted({heavy} & set(sys.modules))}}")
     manifest = bench.store.valid("toy", spec.key)
-    assert manifest is not None
     assert manifest.metrics == {"modules": []}
 
 
 def test_called_without_a_job_it_says_how() -> None:
-    command = [sys.executable, "-m", "tasks.worker"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-m", "tasks.worker")
     assert (done.returncode, done.stderr) == (2, "usage: python -m tasks.worker path/to/job.json\n")
 
 
@@ -332,8 +324,7 @@ def test_a_job_that_was_exchanged_is_not_run(bench: Bench, tmp_path: Path) -> No
     asked, other = bench.spec("print(1)"), bench.spec(f"open({str(tmp_path / 'ran')!r}, 'w')")
     name = f"work/{asked.key}/1/job.json"
     bench.store.create_json(name, other)
-    command = [sys.executable, str(bench.script), str(bench.store.path(name))]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 2
+    assert run_python(bench.script, bench.store.path(name)).returncode == 2
     bench.store.write_here(name, other.model_copy(update={"key": asked.key}))
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 1
+    assert run_python(bench.script, bench.store.path(name)).returncode == 1
     assert not (tmp_path / "ran").exists()

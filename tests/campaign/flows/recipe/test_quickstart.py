@@ -3,21 +3,19 @@ for users."""
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fakes.process import run_python
 
 DATA = Path(__file__).parents[5] / "shared" / "data"
 
 
 def lyceum(*arguments: str) -> dict:
     environment = {**os.environ, "XLA_FLAGS": ""}  # compiled as for users
-    command = [sys.executable, "-m", "flows.cli.main", *arguments, "--json"]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=1800, check=False
-    )
+    command = ("-m", "flows.cli.main", *arguments, "--json")
+    result = run_python(*command, env=environment, timeout=1800)
     assert result.returncode == 0, result.stderr[-4000:]
     return json.loads(result.stdout)
 
