@@ -17,8 +17,9 @@ def response_scores(
     P)."""
     tokens = jnp.concatenate([prompt_ids, response_ids], axis=1)
     real = tokens != pad_id
-    rows = map(by_rows, (tokens, positions_of(real), real.astype(jnp.int32)))
-    return token_scores(model, *rows, response_ids.shape[1])
+    segments = by_rows(real.astype(jnp.int32))
+    length = response_ids.shape[1]
+    return token_scores(model, by_rows(tokens), by_rows(positions_of(real)), segments, length)
 
 
 def soft_minimum(scores: jax.Array, ends: jax.Array) -> jax.Array:
