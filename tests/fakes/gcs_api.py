@@ -163,6 +163,8 @@ class Api:
             fields.setdefault("contentType", headers.get("x-upload-content-type"))
         elif request.method == "POST" and form == "multipart":
             fields, content = _multipart(headers.get("content-type", ""), content)
+        elif request.method == "POST" and form == "media":  # the startup script's
+            fields = {"contentType": headers.get("content-type")}
         else:
             wrong = f"Bad Request: uploadType {form!r} with {request.method}"
             raise ApiError(400, "badRequest", wrong)
