@@ -23,7 +23,7 @@ def test_the_reward_rises(tmp_path: Path, loaded: LoadedModel):
     job = job_at(tmp_path, config(), inputs)
     metrics = grpo.run(job)
     assert metrics["reward_last"] > 3 * metrics["reward_first"]
-    assert metrics["reward_last"] > 0.1
+    assert metrics["reward_last"] > 0.05
     curve = list(read_rows(job.out / "curves.jsonl"))
     assert [row["step"] for row in curve] == [1, 10, 20, 30]
     named = "loss kl entropy pg_clipfrac reward reward/format zero_variance sampler_gap"

@@ -52,7 +52,7 @@ GRPO = {
     "response_length": 16,
     "log_every": 1,
     "collapse": {"window": 4},
-    "optimizer": {"learning_rate": 4e-3, "warmup_fraction": 0.0, "final_fraction": 1.0},
+    "optimizer": {"learning_rate": 6e-3, "warmup_fraction": 0.0, "final_fraction": 1.0},
 }
 
 
