@@ -99,10 +99,9 @@ def _dense(
     Its backward pass computes the scores again, since keeping them takes (B, N, Q, T) for every
     layer, and takes the sum over a row's gradient from the result, as FlashAttention does
     (2205.14135, B.4)."""
-    grouped, k, v = _by_heads(q, k.shape[2]), k.swapaxes(1, 2), v.swapaxes(1, 2)
-    scores = capped(product_of_rows(grouped, k), softcap)
-    shares = _shares(scores, q.shape[1], where, window).astype(v.dtype)
-    return _by_tokens(product(shares, v), q.shape)
+    k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+    *_, shares = _scored(q, k, where, window, softcap)
+    return _by_tokens(product(shares.astype(v.dtype), v), q.shape)
 
 
 def _keep(
@@ -115,11 +114,10 @@ def _keep(
 def _backward(window: int, softcap: float | None, kept: Any, slope: jax.Array) -> tuple[Any, ...]:
     q, k, v, where, out = kept
     kv_heads = k.shape[2]
-    grouped, k, v = _by_heads(q, kv_heads), k.swapaxes(1, 2), v.swapaxes(1, 2)
+    k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+    grouped, scores, shares = _scored(q, k, where, window, softcap)
     total = (slope.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1, keepdims=True)
     slope, total = _by_heads(slope, kv_heads), _by_heads(total, kv_heads)
-    scores = capped(product_of_rows(grouped, k), softcap)
-    shares = _shares(scores, q.shape[1], where, window)
     of_scores = shares * (product_of_rows(slope, v) - total)
     if softcap is not None:
         of_scores *= 1 - jnp.square(scores / softcap)
@@ -133,10 +131,15 @@ def _backward(window: int, softcap: float | None, kept: Any, slope: jax.Array) -
 _dense.defvjp(_keep, _backward)
 
 
-def _shares(scores: jax.Array, queries: int, where: Where, window: int) -> jax.Array:
-    """The softmax (B, K, N / K x Q, T) over the visible keys of their scores."""
+def _scored(
+    q: jax.Array, k: jax.Array, where: Where, window: int, softcap: float | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The queries of each key head (`_by_heads`), their scores (B, K, N / K x Q, T) with keys (B,
+    K, T, H), and the softmax of these over the visible keys."""
+    grouped = _by_heads(q, k.shape[1])
+    scores = capped(product_of_rows(grouped, k), softcap)
     segments, positions, is_global = where
-    length = segments.shape[1]
+    queries, length = q.shape[1], segments.shape[1]
     i, j = jnp.arange(length - queries, length)[:, None], jnp.arange(length)[None, :]
     since = positions[:, -queries:, None] - positions[:, None, :]
     near = (j <= i) & (is_global | (since < window))
@@ -144,7 +147,7 @@ def _shares(scores: jax.Array, queries: int, where: Where, window: int) -> jax.A
     visible = near & ((keys == own) | (keys == own - own % BRANCHES)) & (keys > 0)
     by_head = scores.reshape(*scores.shape[:2], -1, queries, length)
     masked = jnp.where(visible[:, None, None], by_head, _MASKED)
-    return jax.nn.softmax(masked, axis=-1).reshape(scores.shape)
+    return grouped, scores, jax.nn.softmax(masked, axis=-1).reshape(scores.shape)
 
 
 def _by_heads(array: jax.Array, kv_heads: int) -> jax.Array:

@@ -8,7 +8,8 @@ result and round it, and copy a left factor that is read by columns to rows firs
 single row has no kernel either and gets a second one (`_paired`); its product with the rows of the
 vocabulary is a sum that reads them once.
 
-Factors of float32, and those on other backends, are multiplied as they are.
+Factors of float32, and those on other backends, are multiplied as they are; only a left one that is
+read by columns is turned on a CPU in float32, too.
 """
 
 from functools import partial
