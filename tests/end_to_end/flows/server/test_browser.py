@@ -194,6 +194,8 @@ def test_one_click_switches_the_nightly_schedule_on_and_off(served: Served, page
         until(lambda wanted=active: served.ask(NIGHTLY)["schedules"][0]["active"] == wanted)
         if active:
             picture(page, "schedule")
+            page.reload()
+            expect(schedule).to_be_checked()
 
 
 def test_a_link_that_was_used_lets_nobody_in(served: Served, page: Page) -> None:

@@ -20,10 +20,10 @@ def test_the_reward_rises(tmp_path: Path, loaded: LoadedModel):
     save_model(loaded, inputs["policy"])
     write_jsonl(inputs["prompts"] / "prompts.jsonl", [row.as_prompt() for row in EXAMPLES])
     write_jsonl(inputs["prompts"] / "train.jsonl", EXAMPLES)
-    job = job_at(tmp_path, config(), inputs)
+    job = job_at(tmp_path, config(seed=3), inputs)
     metrics = grpo.run(job)
     assert metrics["reward_last"] > 3 * metrics["reward_first"]
-    assert metrics["reward_last"] > 0.05
+    assert metrics["reward_last"] > 0.1
     curve = list(read_rows(job.out / "curves.jsonl"))
     assert [row["step"] for row in curve] == [1, 10, 20, 30]
     named = "loss kl entropy pg_clipfrac reward reward/format zero_variance sampler_gap"
