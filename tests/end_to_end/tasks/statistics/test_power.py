@@ -10,7 +10,7 @@ import scipy
 from tasks.statistics import power
 from tasks.statistics.intervals import mcnemar
 from tasks.statistics.power import detectable_effect, needed_n, needed_n_noninferiority
-from tests.tasks.statistics.simulation import shown_not_inferior
+from tests.tasks.statistics.simulation import power_of_mcnemar, shown_not_inferior
 
 
 def test_power_agrees_with_g_power() -> None:
@@ -79,6 +79,14 @@ def test_noninferiority_is_not_shown_by_few_prompts_even_if_nothing_changes(marg
     for level in (0.025, 1e-4):
         n = needed_n_noninferiority(margin, 0.0, level=level)
         assert (1 - margin) ** n <= level < (1 - margin) ** (n - 1)
+
+
+@pytest.mark.parametrize(("effect", "discordant"), [(0.05, 0.1), (0.3, 0.5)])
+def test_promised_power_is_reached(effect: float, discordant: float) -> None:
+    n = needed_n(effect, discordant)
+    tested, interval = power_of_mcnemar(n, effect, discordant, trials=250)
+    assert tested == pytest.approx(0.8, abs=0.02)
+    assert interval == pytest.approx(0.8, abs=0.04)
 
 
 @pytest.mark.parametrize(
