@@ -2,6 +2,7 @@
 listings do not break."""
 
 import json
+import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +25,22 @@ from flows.promotion.champion import (
 from infra.store.store import Store, open_store
 from schemas.base import InputError
 from schemas.reports import RunRecord
+from tests.fakes.process import python
 from tests.flows.runs.synthetic_run import damage as damage_file
 from tests.flows.runs.synthetic_run import write_run
+
+RACER = """
+import sys
+from flows.promotion.champion import current, promote
+from flows.runs.record import read_run
+from infra.store.store import open_store
+store, run = open_store(sys.argv[1]), sys.argv[2]
+record, before = read_run(store, run), current(store, "demo")
+print("ready", flush=True)
+sys.stdin.readline()
+entry = promote(store, record, "race", by="nightly", replacing=before)
+print(entry.number if entry else None, flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -169,18 +184,30 @@ def test_of_racing_promotions_by_hand_each_makes_an_entry_of_its_own(store: Stor
     assert [(one.number, one.replaces) for one in entries] == [(1, None), (2, 1), (3, 2), (4, 3)]
 
 
-def test_of_two_writers_one_wins_in_a_bucket_too(gcs_bucket, finished):
-    """Two runs of one directory store, copied into a bucket as they are, by two that saw no
-    champion; processes that race are in `tests.simulation`."""
+def test_of_racing_processes_one_wins_in_a_bucket_too(gcs_bucket, finished):
+    """Two runs of one directory store, copied into a bucket as they are."""
     here, bucket = open_store(finished), open_store(f"gs://{gcs_bucket}/some/where")
     copy(here, bucket, ["b", "c"])
-    made = [
-        promote(bucket, record(bucket, run), "race", by="nightly", replacing=None) for run in "bc"
-    ]
-    assert [entry and entry.number for entry in made] == [1, None]
+    assert sorted(race(bucket, ["b", "c"]), key=str) == [1, None]
     entry = current(bucket, "demo")
     shown = champions.entry_json(bucket, entry)
     assert shown["location"] == f"gs://{gcs_bucket}/some/where/{entry.weights}"
+
+
+def race(store: Store, runs: Sequence[str]) -> list[int | None]:
+    """What `promote` returned in a process for each run, all of which had read the same champion
+    before: a number or None."""
+    racers = [python("-c", RACER, store.uri, run, stdin=subprocess.PIPE) for run in runs]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    answers = []
+    for racer in racers:
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    for racer in racers:
+        answers.append(racer.communicate(timeout=60)[0].strip())
+        assert racer.returncode == 0
+    return [None if answer == "None" else int(answer) for answer in answers]
 
 
 def copy(source: Store, target: Store, runs: Sequence[str]) -> None:

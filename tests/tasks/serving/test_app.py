@@ -4,6 +4,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +16,8 @@ from tasks.models.loading import LoadedModel
 from tasks.planning.programs import compilations
 from tasks.serving.app import application
 from tasks.serving.continuous_batching import Drawn, Engine, Row, Sampling
+from tests.fakes.chat_fixtures import engine as chat_engine
+from tests.fakes.chat_fixtures import question
 from tests.fakes.process import until
 from tests.tasks.sampling import test_slots
 from tests.tasks.serving.place import KEY, SHAPE, Place, place
@@ -143,6 +147,19 @@ def test_an_engine_that_is_warm_compiles_nothing_for_a_short_answer(loaded: Load
     engine.close()
     running.join()
     assert [compilations(program) for program in each] == compiled
+
+
+def test_sixty_four_clients_are_all_answered(endpoint: Place, tmp_path: Path) -> None:
+    """Our own chat engine, 64 at a time in 8 slots, each sampled answer that of its seed alone."""
+    questions = [question(number, max_tokens=12, seed=number % 4) for number in range(96)]
+    asked = [(number, replace(one, model="m")) for number, one in enumerate(questions)]
+    with chat_engine(f"{endpoint.url}/v1", tmp_path, concurrency=64, attempts=1) as running:
+        replies = dict(running.ask_singly(asked))
+    assert len(replies) == 96
+    assert {reply.problem for reply in replies.values()} <= {None, "truncated", "empty"}
+    for number in (0, 50, 95):
+        alone = endpoint.chat(f"say {number}", max_tokens=12, seed=number % 4)
+        assert replies[number].text == alone["choices"][0]["message"]["content"]
 
 
 def test_who_goes_away_leaves_a_free_slot(loaded, monkeypatch):
