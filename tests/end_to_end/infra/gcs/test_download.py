@@ -93,6 +93,20 @@ def test_get_tree_outlasts_a_passing_fault(bucket, gcs, tree, fault):
     assert gcs.requests().get("GET metadata", 0) == (fault["action"] == "flip")
 
 
+def test_a_storm(bucket: Bucket, gcs: Emulator, tree: Tree) -> None:
+    """A third of all requests fails in one way or another, again and again."""
+    directory, entries = tree()
+    storm = {"status": 0.1, "reset_before": 0.1, "reset_after": 0.1}
+    storm |= {"truncate": 0.2, "partial": 0.2, "duplicate": 0.1}
+    for seed, (action, probability) in enumerate(storm.items(), 1):
+        gcs.faults.add(action, probability=probability, seed=seed)
+    for number in range(5):
+        bucket.put_tree(directory, f"t/{number}", entries)
+        assert bucket.check_tree(f"t/{number}", entries) == []
+        directory = bucket.get_tree(f"t/{number}", entries)
+        assert are_intact(directory, entries)
+
+
 def test_a_listing_that_lags_behind_deceives_nobody(bucket, gcs, gcs_bucket, tree, tmp_path):
     """It lacks what has just come and shows what has just gone, and of a file that was replaced by
     the same bytes the generation that is gone; one look corrects each. A file that has just gone is

@@ -132,6 +132,14 @@ def test_a_last_word_that_was_not_heard_yet_counts_more_than_the_death_after_it(
     assert final(backend, handle).artifact == REF
 
 
+def test_a_refusal_that_a_person_must_resolve_is_bad_input(shop: Workshop) -> None:
+    shop.tpu.faults.add("status", method="CreateQueuedResource", code="PERMISSION_DENIED")
+    backend = shop.backend()
+    status = final(backend, backend.submit(shop.spec()))
+    assert (status.state, status.lost, status.exit_code) == ("failed", False, 2)
+    assert "roles/tpu.admin" in str(status.error)
+
+
 # Cancelling
 
 

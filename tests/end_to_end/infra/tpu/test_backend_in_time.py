@@ -26,6 +26,14 @@ def test_each_host_of_a_slice_must_live(shop: Workshop) -> None:
     assert "host 2 of 4 was not heard of" in str(backend.poll(handle).error)
 
 
+def test_a_request_that_is_stuck_is_given_up(shop: Workshop) -> None:
+    shop.tpu.faults.add("stuck", state="PROVISIONING")
+    backend = shop.backend(tpu_boot_seconds=1.0, tpu_queue_seconds=1.0)
+    status = final(backend, backend.submit(shop.spec()))
+    assert status.lost
+    assert "PROVISIONING" in str(status.error)
+
+
 def test_a_job_that_is_cancelled_before_it_was_asked_for_never_is(shop, monkeypatch):
     backend = shop.backend()
     monkeypatch.setattr(shop.store, "write_json", lambda *_: (_ for _ in ()).throw(OSError("503")))

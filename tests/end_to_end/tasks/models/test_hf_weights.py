@@ -9,12 +9,14 @@ import pytest
 
 from tasks.models import decoder
 from tasks.models.decoder import GemmaConfig, weight_shapes
+from tasks.models.hf_config import config_from_json, config_to_json
 from tasks.models.hf_directory import WEIGHTS
 from tasks.models.loading import load_model, save_model
 from tasks.models.tiny import tiny_tokenizer
 from tests.end_to_end.tasks.models.test_parity import our_weights
 from tests.tasks.devices.fake_devices import printed
 from tests.tasks.models.small_model import weights_of
+from tests.tasks.models.test_hf_weights import PUBLISHED
 
 torch = pytest.importorskip("torch", reason="round trips need torch (CPU): uv sync --extra export")
 transformers = pytest.importorskip("transformers")
@@ -151,3 +153,13 @@ def test_parts_lie_where_the_mesh_says_and_each_is_read_once(directories, tmp_pa
     # norms lie on all four and are read once
     assert reads < 4 * len(weight_shapes(decoder.SIZES["gemma3-tiny"]))
     assert (tmp_path / WEIGHTS).read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_configs_that_we_write_are_read_back_from_transformers(name: str) -> None:
+    found = config_from_json(PUBLISHED[name], name)
+    written = config_to_json(
+        found, name, {"bos_token_id": 2, "eos_token_id": [1, 106], "pad_token_id": 0}
+    )
+    again = transformers.AutoConfig.for_model(**written)
+    assert config_from_json(again.to_dict(), name) == found
