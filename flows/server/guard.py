@@ -15,8 +15,12 @@ for every page that it shows. So the guard checks, in this order:
 
 Every answer tells the browser to run no script and to show no frame from elsewhere, since our page,
 like Prefect's login page, keeps the key in the local storage of its origin.
+
+What it admitted and Prefect refuses because its database is busy, the guard asks again: Prefect's
+clients do that, its pages do not, and a click on Submit would start nothing.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
@@ -38,6 +42,9 @@ CLOSED = ("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json")
 
 MOST_BYTES = 2000
 """The most bytes of the body by which a browser asks for admission."""
+
+BUSY_SECONDS = (0.1, 0.3, 1.0, 3.0)
+"""How long to wait, each time, before Prefect is asked again that was busy."""
 
 # 'unsafe-eval' is for the graph of a run, which both of Prefect's pages draw with PixiJS.
 HEADERS = {
@@ -96,8 +103,11 @@ class Guard:
             await send(message)
 
         app = self.app
-        if scope["path"].startswith("/lyceum/") and scope["type"] == "http":
-            app = await self._own(Request(scope, receive))
+        if scope["type"] == "http":
+            if scope["path"].startswith("/lyceum/"):
+                app = await self._own(Request(scope, receive))
+            elif scope["method"] not in READING:
+                return await _until_free(app, scope, receive, send_with_headers)
         await app(scope, receive, send_with_headers)
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
@@ -143,6 +153,47 @@ class Guard:
                 self._used.add(token)
                 return _page(as_header(self._key))
         return _page("there is no such page", 404)
+
+
+async def _until_free(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Ask `app`, and again while it answers 503: so Prefect says that it did nothing, because
+    another wrote to SQLite between what a request read and what it would write."""
+    body: list[Message] = []
+    while not body or body[-1].get("more_body"):
+        body.append(await receive())
+    for seconds in BUSY_SECONDS:
+        if not await _busy(app, scope, _replayed(body, receive), send):
+            return
+        await asyncio.sleep(seconds)
+    await app(scope, _replayed(body, receive), send)
+
+
+def _replayed(messages: list[Message], receive: Receive) -> Receive:
+    """A `receive` that begins with messages that were received before."""
+    left = iter(messages)
+
+    async def again() -> Message:
+        return next(left, None) or await receive()
+
+    return again
+
+
+async def _busy(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> bool:
+    """Whether `app` answers 503; any other answer is sent."""
+    busy = False
+
+    async def unless_busy(message: Message) -> None:
+        nonlocal busy
+        busy |= message.get("status") == 503
+        if not busy:
+            await send(message)
+
+    try:
+        await app(dict(scope), receive, unless_busy)
+    except Exception:  # Starlette raises once more what it has answered
+        if not busy:
+            raise
+    return busy
 
 
 async def _token(request: Request) -> str:

@@ -71,11 +71,14 @@ def submit(page: Page, served: Served) -> str:
     asked = re.compile(r"/create_flow_run$")
     for _ in range(20):  # it takes nothing before all of it has loaded, and says nothing
         try:
-            with page.expect_request(asked, timeout=15_000):
+            with page.expect_request(asked, timeout=15_000) as request:
                 page.get_by_role("button", name="Submit").press("Enter")
         except PlaywrightTimeoutError:
             continue
         break
+    answer = request.value.response()
+    assert answer is not None
+    assert answer.status == 201, answer.text()  # the guard asks a busy database again
     page.wait_for_url(re.compile(r"/deployments/deployment/[0-9a-f-]*\?"))
     newest = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1}
     run = str(served.ask("/flow_runs/filter", newest)[0]["id"])

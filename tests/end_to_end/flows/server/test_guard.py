@@ -2,15 +2,23 @@
 every route, every header."""
 
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from prefect.server.api.server import custom_internal_exception_handler
 from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_UI_API_URL, temporary_settings
+from sqlalchemy.exc import OperationalError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from flows.server import guard
 from flows.server import key as keys
 from flows.server.guard import Guard, guarded, origins
 from flows.server.key import as_header, entry, new_key, proof
@@ -173,6 +181,32 @@ def test_a_websocket_of_a_foreign_page_is_refused_before_it_opens(client: TestCl
         ):
             pass
         assert closed.value.code == 1008
+
+
+def test_what_a_busy_database_refuses_is_asked_again(monkeypatch):
+    """As from a page of Prefect's, which would show an error and start nothing."""
+    asked = []
+
+    async def create(request: Request) -> JSONResponse:
+        asked.append(await request.json())
+        if len(asked) < 3:
+            raise OperationalError("INSERT", {}, sqlite3.OperationalError("database is locked"))
+        return JSONResponse({"id": 1}, 201)
+
+    monkeypatch.setattr(guard, "BUSY_SECONDS", (0.0, 0.0))
+    path, body = f"/api/deployments/{ID}/create_flow_run", {"parameters": {"recipe": "quickstart"}}
+    handlers = {Exception: custom_internal_exception_handler}
+    app = Starlette(routes=[Route(path, create, methods=["POST"])], exception_handlers=handlers)
+    client = TestClient(Guard(app, KEY, PORT, origins("127.0.0.1", PORT, None)), base_url=OWN)
+    assert client.post(path, json=body).json() == {"id": 1}
+    assert asked == [body] * 3
+
+    monkeypatch.setattr(guard, "BUSY_SECONDS", (0.0,))
+    asked.clear()
+    client = TestClient(client.app, base_url=OWN, raise_server_exceptions=False)
+    answer = client.post(path, json=body)
+    assert (answer.status_code, answer.json()["exception_message"]) == (503, "Service Unavailable")
+    assert len(asked) == 2
 
 
 def test_a_link_lets_one_browser_in_once_and_expires(client, monkeypatch):
