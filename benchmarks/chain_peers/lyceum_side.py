@@ -50,7 +50,9 @@ def run_stage(
     from infra.store.store import open_store
     from infra.store.workspace import Workspace
     from tasks.contract.kinds import stage_kind
+    from tasks.worker.preload import preload
 
+    preload(kind, devices=True)
     found = stage_kind(kind)
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as store:

@@ -100,11 +100,10 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str, turns: Turns = ()) -> list[
     """The earlier turns, if any, then the user's turn, stripped of white space as in Gemma's
     template, and the opening of the model's turn."""
     (bos, *user), after = tokenizer.around_prompt
-    line = tokenizer.encode("\n")
     tokens = [bos]
     for asked, said in turns:
         tokens += [*user, *tokenizer.encode(asked.strip()), *after]
-        tokens += [*response_tokens(tokenizer, said.strip()), *line]
+        tokens += [*response_tokens(tokenizer, said.strip()), *tokenizer.encode("\n")]
     return [*tokens, *user, *tokenizer.encode(prompt.strip()), *after]
 
 

@@ -30,19 +30,17 @@ def fitting_prompts(
     tokenizer: Tokenizer,
     prompt_length: int,
     max_dropped_fraction: float,
-) -> tuple[list[PromptT], int]:
-    """The prompts, or examples, that fit `prompt_length` tokens, and the number of those that do
-    not.
+) -> tuple[list[PromptT], int, int]:
+    """The prompts, or examples, that fit `prompt_length` tokens, the number of those that do not,
+    and the tokens of the longest that does.
 
     Raises:
         InputError: there are no examples, none fits, or more than `max_dropped_fraction` of them do
             not.
     """
-    fitting = [
-        example
-        for example in examples
-        if len(prompt_tokens(tokenizer, example.prompt)) <= prompt_length
-    ]
+    lengths = [len(prompt_tokens(tokenizer, example.prompt)) for example in examples]
+    both = zip(examples, lengths, strict=True)
+    fitting = [example for example, length in both if length <= prompt_length]
     dropped = len(examples) - len(fitting)
     if not examples:
         raise InputError("there are no training prompts: raise the quotas of the rebalance stage.")
@@ -52,7 +50,7 @@ def fitting_prompts(
             f" {prompt_length} tokens; raise prompt_length or max_dropped_fraction (now"
             f" {max_dropped_fraction})."
         )
-    return fitting, dropped
+    return fitting, dropped, max(length for length in lengths if length <= prompt_length)
 
 
 def rollout_seed(seed: int, rollout: int) -> int:
@@ -114,7 +112,7 @@ def sample_before_training(
         StageFailed: as `sample_groups`.
     """
     config = job.config
-    fitting, dropped = fitting_prompts(
+    fitting, dropped, _ = fitting_prompts(
         rows, tokenizer, config.prompt_length, config.max_dropped_fraction
     )
     order = np.random.Generator(np.random.Philox(config.seed)).permutation(len(fitting))

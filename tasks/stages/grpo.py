@@ -36,7 +36,6 @@ from tasks.contract.kind import Input, Kind, Product
 from tasks.contract.reward import REWARDS, Resources
 from tasks.contract.small import FEW, Sizes, small_trainer
 from tasks.data.packing import lengths_for
-from tasks.data.tokens import prompt_tokens
 from tasks.devices.hosts import BATCH, TENSOR, halves, make_mesh
 from tasks.reinforcement.grpo_config import Config
 from tasks.reinforcement.rewarding import parse_rewards
@@ -235,15 +234,14 @@ def run(job: Job[Config]) -> dict[str, Any]:
     loaded = load_model(
         job.inputs["policy"], make_mesh(rows_at_once(config), ours), trained=config.lora is None
     )
-    examples, dropped = fitting_prompts(
+    examples, dropped, longest = fitting_prompts(
         read_jsonl(job.inputs["prompts"] / "prompts.jsonl", Prompt),
         loaded.tokenizer,
         config.prompt_length,
         config.max_dropped_fraction,
     )
     job, config = counted(job, len(examples))
-    lengths = [len(prompt_tokens(loaded.tokenizer, one.prompt)) for one in examples]
-    config = fitted(config, loaded.mesh, max(lengths))
+    config = fitted(config, loaded.mesh, longest)
     trainer = trainer_of(config, loaded)
     resources = Resources(
         job.inputs, job.answers, config.seed, config.response_length, theirs, job.log

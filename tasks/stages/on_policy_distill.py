@@ -222,7 +222,7 @@ def run(job: Job[Config]) -> dict[str, Any]:
 
     config, data = job.config, job.inputs["prompts"]
     loaded = policy_or_base(job, make_mesh(batch_sizes(config)), trained=config.lora is None)
-    prompts, dropped = fitting_prompts(
+    prompts, dropped, _ = fitting_prompts(
         read_jsonl(data / "prompts.jsonl", Prompt),
         loaded.tokenizer,
         config.prompt_length,

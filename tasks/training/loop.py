@@ -197,7 +197,8 @@ class _Curves:
         after: Callable[[dict[str, float]], dict[str, float]] | None,
     ) -> None:
         self._job, self._config, self._extra, self._after = job, config, extra, after
-        self._schedule = learning_rate_schedule(config.optimizer, config.steps)
+        rates = jax.jit(learning_rate_schedule(config.optimizer, config.steps))
+        self._rates = np.array(rates(np.arange(config.steps)))  # one program, for all steps
         self._file = (job.out / "curves.jsonl").open("w", encoding="utf-8")
         self.rows: list[dict[str, float]] = []
 
@@ -214,7 +215,7 @@ class _Curves:
                         f"the {name} is {value} at step {step}: lower optimizer.learning_rate"
                     )
             row |= {name: float(value) for name, value in metrics.items()}
-            row["learning_rate"] = float(self._schedule(step - 1))
+            row["learning_rate"] = float(self._rates[step - 1])
             row |= self._extra(step)
             shown = {
                 name: row[name] for name in ("loss", "reward", "rewards/margin") if name in row

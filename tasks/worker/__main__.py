@@ -230,7 +230,7 @@ def run_job(
         report=report,
         log=log,
     )
-    preload(spec)
+    preload(spec.kind, spec.devices)
     with _compiled_programs(spec, store):
         metrics = kind.run(job)
     _require_finite(metrics, spec.stage)

@@ -44,7 +44,8 @@ def serve(channel: socket.socket) -> Path | None:
         log, told = descriptors
         job = Path(os.fsdecode(message))
         with suppress(Exception):  # the worker will say it
-            preload(JobSpec.model_validate_json(job.read_bytes()))
+            spec = JobSpec.model_validate_json(job.read_bytes())
+            preload(spec.kind, spec.devices)
         try:
             pid = os.fork()
         except OSError as error:  # a limit of memory or processes: the others go on

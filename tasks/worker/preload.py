@@ -4,7 +4,6 @@ the server of forks once for all of them."""
 from importlib import import_module
 
 from infra.importing import importing
-from schemas.job import JobSpec
 from tasks.contract.kind import Product
 from tasks.contract.kinds import stage_kind
 
@@ -13,9 +12,12 @@ TRAINING = ("tasks.training.loop", "tasks.training.checkpoints", "tasks.models.l
 """Modules that import most of what stages import when they run."""
 
 
-def preload(spec: JobSpec) -> None:
-    """Import it. Raises InputError for an unknown kind, and what an import raises."""
+def preload(kind: str, devices: bool) -> None:
+    """Import it; what computes only for a job that has devices.
+
+    Raises InputError for an unknown kind, and what an import raises.
+    """
     with importing():
-        trains = stage_kind(spec.kind).produces in (Product.MODEL, Product.REWARD)
-        for module in (SAMPLING + TRAINING * trains) * spec.devices:
+        trains = stage_kind(kind).produces in (Product.MODEL, Product.REWARD)
+        for module in (SAMPLING + TRAINING * trains) * devices:
             import_module(module)
