@@ -135,8 +135,10 @@ def _unknown(command: Callable[[argparse.Namespace], Answer], word: str) -> str:
     """What is wrong with a word that a command does not take."""
     options, names = options_by_name(), re.split(r"[ |]", COMMANDS[command])
     flags = [options[name][0].split()[0] for name in (*filter(None, names), "json")]
-    valid = nearest(word, [flag for flag in flags if flag.startswith("-")])
-    return f"unrecognized argument {word!r} of `lyceum {command.__name__}`.{valid}"
+    problem = f"unrecognized argument {word!r} of `lyceum {command.__name__}`."
+    if "--set" in flags and re.match(r"[\w.]+=", word):
+        return f"{problem} Each value has a --set of its own: --set {word}"
+    return problem + nearest(word, [flag for flag in flags if flag.startswith("-")])
 
 
 def parser() -> argparse.ArgumentParser:

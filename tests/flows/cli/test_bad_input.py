@@ -63,6 +63,7 @@ run tiny.toml --target v5e-8 | a machine in the cloud cannot reach it
 run tiny.toml --force distil | has no stage 'distil'. Did you mean 'distill'?
 why tiny.toml distil | has no stage 'distil'. Did you mean 'distill'?
 run tiny.toml --fast | unrecognized argument '--fast' of `lyceum run`.
+run tiny.toml --set seed=1 name=b | Each value has a --set of its own: --set name=b
 run tiny.toml --sett seed=1 | Did you mean '--set'?
 run tiny.toml --code gone.py | --code gone.py: there is no such file
 run tiny.toml --code broken.toml | --code broken.toml: no stage runs it
