@@ -387,8 +387,4 @@ def initial_policy(model: Any) -> Any:
 
     adapters, rest = nnx.state(model, nnx.LoRAParam, ...)
     copied, shared = (adapters, rest) if jax.tree.leaves(adapters) else (rest, adapters)
-    copy = jax.jit(
-        lambda weights: jax.tree.map(jnp.copy, weights),
-        out_shardings=jax.tree.map(lambda weight: weight.sharding, copied),
-    )
-    return nnx.merge_state(copy(copied), shared)
+    return nnx.merge_state(jax.tree.map(jnp.copy, copied), shared)
