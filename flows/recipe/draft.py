@@ -106,18 +106,19 @@ def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if free:
             found[part] = free[0]
     answer = found.get("answer")
-    if answer and all(MARKER in str(lookup(row, answer)) for row in rows):
+    answered = [told for row in rows if answer and (told := lookup(row, answer))]
+    if answered and all(MARKER in str(told) for told in answered):
         found["reasoning"] = {"column": answer, "before": MARKER}
         found["answer"] = {"column": answer, "after": MARKER}
     return found
 
 
 def propose_check(answers: Sequence[str]) -> str:
-    """The check that fits all of these answers."""
-    told = [answer.strip().strip("$%") for answer in answers]
-    if all(_NUMBER.fullmatch(answer) for answer in told):
+    """The check that fits all of these answers; a row without one makes no example."""
+    told = [answer.strip().strip("$%") for answer in answers if answer.strip()]
+    if told and all(_NUMBER.fullmatch(answer) for answer in told):
         return "numeric"
-    return "exact" if all(0 < len(answer) <= _SHORT for answer in told) else "none"
+    return "exact" if told and all(len(answer) <= _SHORT for answer in told) else "none"
 
 
 def propose_domain(prompts: Sequence[str]) -> str:

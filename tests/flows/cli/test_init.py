@@ -129,7 +129,8 @@ def test_a_files_name_is_no_part_of_the_recipe(tmp_path: Path) -> None:
 
 
 def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have_a_domain() -> None:
-    found = propose([{"question": "1+1?", "answer": "one and one\n#### 2"}])
+    worked = {"question": "1+1?", "answer": "one and one\n#### 2"}
+    found = propose([worked, {**worked, "answer": ""}])
     assert found["prompt"] == "question"
     assert found["reasoning"] == {"column": "answer", "before": "####"}
     assert found["answer"] == {"column": "answer", "after": "####"}
@@ -142,7 +143,9 @@ def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have
     [
         (["1", "-2,000.5", "$3", "4%"], "numeric"),
         (["yes", "no"], "exact"),
-        (["1", ""], "none"),
+        (["1", ""], "numeric"),  # an empty cell makes no example, and tells nothing of the others
+        (["yes", " "], "exact"),
+        (["", ""], "none"),
         (["a story " * 20], "none"),
     ],
 )
