@@ -141,7 +141,8 @@ def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], i
             for record in islice(read_records(name, file), COUNTED - count):
                 count += 1
                 if isinstance(record, Unreadable):
-                    why.append(f"; line {record.line}: {record.detail}")
+                    save = "; save it as UTF-8" if record.cause == "wrong_encoding" else ""
+                    why.append(f"; line {record.line}: {record.detail}{save}")
                 elif len(rows) < FIRST:
                     rows.append(record.row)
     except OSError as error:
@@ -197,6 +198,8 @@ def _choice(
 
 def _told(proposal: Any) -> str | None:
     """A proposal as a person reads it: a column, or a part of one."""
+    if isinstance(proposal, Mapping) and "template" in proposal:
+        return str(proposal["template"]).replace("\n", " ")
     if isinstance(proposal, Mapping):
         side = "before" if "before" in proposal else "after"
         return f"{proposal['column']} {side} {proposal[side]}"

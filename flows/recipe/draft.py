@@ -38,6 +38,13 @@ _TURNS = 2
 CHECKS = ("numeric", "math", "exact", "quantity", "none")
 """How answers can be verified by one column."""
 
+_TINY = """
+[tiny]
+data = "procedural"                                  # gemma3-tiny solves no rows: problems of ours
+"""
+"""How `--tiny` runs where the model itself is the teacher: without its weights, as recipes of ours
+do."""
+
 _CHARACTERS, _EXTRA = 3, 64
 """Characters of a token, at least, and tokens for turns and tags. Gemma's have about four."""
 
@@ -93,7 +100,8 @@ def _paths(table: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Find the columns that hold prompt, reasoning and answer, by their names or by a marker."""
+    """Find the columns that hold prompt (an instruction with its input is both), reasoning and
+    answer, by their names or by a marker."""
     columns = [
         path
         for path in columns_of(rows)
@@ -106,18 +114,22 @@ def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if free:
             found[part] = free[0]
     answer = found.get("answer")
-    if answer and all(MARKER in str(lookup(row, answer)) for row in rows):
+    above, _, last = str(found.get("prompt")).rpartition("instruction")
+    if not last and f"{above}input" in columns:  # Alpaca's: what the instruction is about
+        found["prompt"] = {"template": f"{{{above}instruction}}[\n\n{{{above}input}}]"}
+    answered = [told for row in rows if answer and (told := lookup(row, answer))]
+    if answered and all(MARKER in str(told) for told in answered):
         found["reasoning"] = {"column": answer, "before": MARKER}
         found["answer"] = {"column": answer, "after": MARKER}
     return found
 
 
 def propose_check(answers: Sequence[str]) -> str:
-    """The check that fits all of these answers."""
-    told = [answer.strip().strip("$%") for answer in answers]
-    if all(_NUMBER.fullmatch(answer) for answer in told):
+    """The check that fits all of these answers; a row without one makes no example."""
+    told = [answer.strip().strip("$%") for answer in answers if answer.strip()]
+    if told and all(_NUMBER.fullmatch(answer) for answer in told):
         return "numeric"
-    return "exact" if all(0 < len(answer) <= _SHORT for answer in told) else "none"
+    return "exact" if told and all(len(answer) <= _SHORT for answer in told) else "none"
 
 
 def propose_domain(prompts: Sequence[str]) -> str:
@@ -182,7 +194,7 @@ optimizer = {{ learning_rate = 1e-4 }}
 [stages.sft_eval]
 kind = "reasoning_eval"
 inputs = {{ prompts = "rebalance", policy = "sft", baseline = "base_eval" }}
-"""
+{"" if "reasoning" in draft.columns else _TINY}"""
 
 
 def _teacher(draft: Draft, prompt: int, response: int) -> str:

@@ -10,6 +10,7 @@ from flows.report.rates import safety_outcomes
 from flows.runs.effects import (
     CORRECT,
     EXACT,
+    FORMAT,
     METRICS,
     SAFE,
     Change,
@@ -61,6 +62,7 @@ def verdict(run: RunResults) -> Sentence | None:
     metric, effect = found[0]
     said = [
         _overall(run, effect),
+        _unverified(run),
         *_examples(run, metric),
         _suites(run, metric),
         *_stages(run, metric),
@@ -80,7 +82,7 @@ def _headline(found: Sequence[tuple[Metric, Effect]]) -> str:
         if direction != effect.direction
         and (labels := [one.label for one, its in found[1:] if its.direction == direction])
     ]
-    where = f" in {metric.label}" if others else ""
+    where = f" in {metric.label}" if others or metric is FORMAT else ""
     return "; ".join([said[effect.direction] + where, *others]) + "."
 
 
@@ -103,6 +105,14 @@ def _overall(run: RunResults, effect: Effect) -> str:
     size = f"{'gain' if change.delta > 0 else 'loss'} of {100 * abs(change.delta):.1f} points"
     between = "between {:.1f} and {:.1f}".format(*ends)
     return f"{text} That is a {size}, with 95% confidence {between}."
+
+
+def _unverified(run: RunResults) -> str:
+    """That nothing is known of what answers say, where only their form was looked at."""
+    asked = [item for model in run.evaluated(EXACT.kind) for item in model.items(EXACT.kind)]
+    if not asked or any(item.check != "none" for item in asked):
+        return ""
+    return "Whether its answers are right was not measured: no prompt has a check."
 
 
 def _start(effect: Effect, training: str) -> str:

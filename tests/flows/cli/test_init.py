@@ -58,11 +58,25 @@ def test_worked_rows_become_a_recipe_that_resolves(tmp_path: Path) -> None:
     assert asked["prompt_length"] == resolved.stage("rebalance").config_json["max_prompt_tokens"]
 
 
+def test_an_instruction_is_asked_with_its_input(tmp_path: Path) -> None:
+    """As Alpaca has them; without the input a model would learn to guess."""
+    line = {"instruction": "Add {both}.", "output": "3"}
+    file = rows(tmp_path, {**line, "input": "1, 2"}, {**line, "input": ""})
+    draft, _ = draft_recipe(tmp_path / "mine.toml", told(data=str(file)))
+    prompt = {"template": "{instruction}[\n\n{input}]"}
+    assert draft.columns == {"prompt": prompt, "answer": "output"}
+    [teacher] = resolve(str(tmp_path / "mine.toml"), (), tmp_path).stages[0].config_json["teachers"]
+    [source] = teacher["prompts"][0]["sources"]
+    assert source["prompt"][0]["template"] == prompt["template"]
+
+
 def test_rows_without_reasoning_are_answered_by_the_model(tmp_path: Path) -> None:
     file = rows(tmp_path, *({"prompt": one["question"], "label": one["answer"]} for one in WORKED))
     draft_recipe(tmp_path / "mine.toml", told(data=str(file), model="gemma3-270m-it"))
     [teacher] = resolve(str(tmp_path / "mine.toml"), (), tmp_path).stages[0].config_json["teachers"]
     assert (teacher["name"], teacher["model"]) == ("gemma", "gemma3-270m-it")
+    tiny = resolve(str(tmp_path / "mine.toml"), ("tiny",), tmp_path)  # no weights to download
+    assert [one["name"] for one in tiny.stages[0].config_json["teachers"]] == ["procedural"]
 
 
 def test_columns_are_those_of_any_row_and_lie_in_objects_and_first_turns(tmp_path: Path) -> None:
@@ -129,7 +143,8 @@ def test_a_files_name_is_no_part_of_the_recipe(tmp_path: Path) -> None:
 
 
 def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have_a_domain() -> None:
-    found = propose([{"question": "1+1?", "answer": "one and one\n#### 2"}])
+    worked = {"question": "1+1?", "answer": "one and one\n#### 2"}
+    found = propose([worked, {**worked, "answer": ""}])
     assert found["prompt"] == "question"
     assert found["reasoning"] == {"column": "answer", "before": "####"}
     assert found["answer"] == {"column": "answer", "after": "####"}
@@ -142,7 +157,9 @@ def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have
     [
         (["1", "-2,000.5", "$3", "4%"], "numeric"),
         (["yes", "no"], "exact"),
-        (["1", ""], "none"),
+        (["1", ""], "numeric"),  # an empty cell makes no example, and tells nothing of the others
+        (["yes", " "], "exact"),
+        (["", ""], "none"),
         (["a story " * 20], "none"),
     ],
 )
@@ -215,7 +232,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(given, why, tmp_path):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"question,answer\ncaf\xe9?,1\n", "line 2: a byte of this row is not UTF-8."),
+        (b"question,answer\ncaf\xe9?,1\n", "this row is not UTF-8; save it as UTF-8."),
         (b"question,answer\none?,1,2\n", "line 2: 3 fields, the header has 2."),
         (b"question,answer\n", "holds no rows that can be read."),
         (b"question,answer\none?,1\n", "holds one row: too few"),

@@ -219,6 +219,17 @@ def test_a_stage_is_judged_by_what_was_measured_just_before_it(tmp_path: Path) -
     assert "What was gained comes from grpo since base (+70.0)." in verdict(run).text
 
 
+def test_a_gain_in_format_alone_is_called_so_where_no_answer_was_verified(tmp_path: Path) -> None:
+    """Every answer may be wrong."""
+    run = read_results(*write_run(tmp_path, skill=dict.fromkeys(SKILL, 0.0) | {"grpo": 0.5}))
+    for model in run.evaluated(EXACT.kind):
+        for one in model.evaluations[EXACT.kind]:
+            one.items[:] = [item.model_copy(update={"check": "none"}) for item in one.items]
+    said = verdict(run)
+    assert said.subject.startswith("It got better in format")
+    assert "Whether its answers are right was not measured: no prompt has a check." in said.text
+
+
 def test_safety_is_said_of_the_model_that_was_asked(tmp_path: Path) -> None:
     """The run stopped before its last stage: the base alone was asked."""
     said = verdict(read_results(*write_run(tmp_path, stop_before="safety_eval"))).text
