@@ -55,6 +55,7 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
             yield said
         yield ui.Sentences([(sentence["tone"], sentence["text"]) for sentence in one["verdict"]])
         if one["over_seeds"] and one["over_seeds"]["metrics"]:
+            yield "These sentences compare one run with one. Over the seeds of both groups:"
             yield seeds_table(one["over_seeds"])
     yield from ui.grid(forests(comparisons))
     for title, table in rates:
@@ -106,6 +107,10 @@ def seeds_table(found: Row) -> ui.Table:
         floor = ABSENT if row["sd"] is None else gap(row["sd"], quantity).removeprefix("+")
         unpaired = bounds(Interval(**row["unpaired"]), True, quantity)
         label = unit_label(row["label"], quantity)
+        if row["same_answers"]:
+            same = ui.small("the same answers")
+            rows.append((label, row["model"], str(row["n"]), same, ABSENT, ABSENT))
+            continue
         rows.append((label, row["model"], str(row["n"]), value, floor, unpaired))
     numbers = ("seeds", "difference, points", "its noise floor", "unpaired")
     return ui.Table(("metric", ui.Column("model", "text"), *numbers), rows, title)
