@@ -56,7 +56,7 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
         yield ui.Sentences([(sentence["tone"], sentence["text"]) for sentence in one["verdict"]])
         if one["over_seeds"] and one["over_seeds"]["metrics"]:
             yield "These sentences compare one run with one. Over the seeds of both groups:"
-            yield seeds_table(one["over_seeds"])
+            yield ui.card(seeds_table(one["over_seeds"]))
     yield from ui.grid(forests(comparisons))
     for title, table in rates:
         yield ui.Details(title, [table], open=title == _OVERALL)
