@@ -27,7 +27,7 @@ from flows.runs.effects import (
 from flows.runs.pairing import over_seeds, pairing, same_answers
 from flows.runs.record import run_status
 from flows.runs.replicates import group_of
-from flows.runs.results import Model, RunResults, StageOutput, read_results
+from flows.runs.results import Model, RunResults, StageOutput, left_out_of, read_results
 from flows.runs.wording import TONES, Tone, change_text, sample_text
 from infra.store.store import Store
 from schemas.reports import RunRecord
@@ -65,7 +65,10 @@ def compare_runs(
     for other in others:
         theirs = group_of(store, other) if fellows and other.group != first.group else None
         both = over_seeds(fellows, theirs) if fellows and theirs else None
-        found.append({**_compare(reference, read_results(store, other)), "over_seeds": both})
+        compared = {**_compare(reference, read_results(store, other)), "over_seeds": both}
+        if fellows and theirs:
+            compared["left_out"] |= fellows.left_out | theirs.left_out
+        found.append(compared)
     return found
 
 
@@ -83,11 +86,7 @@ def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
         ],
         "recipes": list(_recipe_differences(first, second)),
         "stages": [_stage_row(n, first.stages.get(n), second.stages.get(n)) for n in names],
-        "left_out": {
-            f"{run.record.run_id}/{name}": why
-            for run in (first, second)
-            for name, why in run.left_out.items()
-        },
+        "left_out": left_out_of((first, second)),
     }
 
 
