@@ -82,8 +82,9 @@ _DIFFERENCE = (
     " said, in which case the rates are theirs alone; “against” is the first run's over them,"
     " where it is not that of column 1. A difference is coloured where its 95% interval leaves"
     " out zero and its p-value is at most 5% after Holm's correction over the models (and, below,"
-    " over suites and domains too) of its metric. Intervals: a bootstrap over the shared prompts;"
-    " unpaired, Newcombe's."
+    " over suites and domains too) of its metric; a sentence of the verdict counts after Holm's"
+    " correction over the metrics. Intervals: a bootstrap over the shared prompts; unpaired,"
+    " Newcombe's; over seeds, Student's, and unpaired, Welch's."
 )
 Row = dict[str, Any]
 
