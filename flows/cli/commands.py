@@ -175,7 +175,10 @@ def report(options: argparse.Namespace) -> Answer:
     results = read_results(store, record)
     rendered, fellows, to = report_of(results), group_of(store, record), options.pages
     place = store if to is None else context().store(require_new(to))
-    value: dict[str, Any] = {"run_id": record.run_id, "left_out": results.left_out}
+    missing, own = dict(results.left_out), f"{record.run_id}/"
+    if fellows:
+        missing |= {one: why for one, why in fellows.left_out.items() if not one.startswith(own)}
+    value: dict[str, Any] = {"run_id": record.run_id, "left_out": missing}
     try:
         value["report"] = write_report(place, rendered)
         if fellows:
@@ -187,10 +190,10 @@ def report(options: argparse.Namespace) -> Answer:
         if to is not None:
             raise
         raise InputError(f"{error} Or let the page go elsewhere: --to DIR.") from error
-    shown = [value["report"], *show.left_out(results.left_out)]
+    shown = [value["report"], *show.left_out(missing)]
     if fellows:
         shown.insert(1, f"Over seeds: {value['seeds_report']}")
-    return Answer(value, shown, whole(results.left_out))
+    return Answer(value, shown, whole(missing))
 
 
 def compare(options: argparse.Namespace) -> Answer:

@@ -169,7 +169,7 @@ def _comparable(match: Match, theirs: StageOutput) -> bool:
     return all(2 * shared[part] >= count for part, count in asked.items())
 
 
-_MORE = {"suites", "sampling", "judge", "metrics", "min_items"}
+_MORE = {"suites", "sampling", "judge", "metrics", "min_items", "seed"}
 """Fields of an evaluation's config that change no greedy answer to a prompt that both were
 asked."""
 

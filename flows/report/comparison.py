@@ -55,7 +55,8 @@ def comparison_blocks(comparisons: Sequence[dict[str, Any]]) -> Iterator[ui.Bloc
             yield said
         yield ui.Sentences([(sentence["tone"], sentence["text"]) for sentence in one["verdict"]])
         if one["over_seeds"] and one["over_seeds"]["metrics"]:
-            yield seeds_table(one["over_seeds"])
+            yield "These sentences compare one run with one. Over the seeds of both groups:"
+            yield ui.card(seeds_table(one["over_seeds"]))
     yield from ui.grid(forests(comparisons))
     for title, table in rates:
         yield ui.Details(title, [table], open=title == _OVERALL)
@@ -81,8 +82,9 @@ _DIFFERENCE = (
     " said, in which case the rates are theirs alone; “against” is the first run's over them,"
     " where it is not that of column 1. A difference is coloured where its 95% interval leaves"
     " out zero and its p-value is at most 5% after Holm's correction over the models (and, below,"
-    " over suites and domains too) of its metric. Intervals: a bootstrap over the shared prompts;"
-    " unpaired, Newcombe's."
+    " over suites and domains too) of its metric; a sentence of the verdict counts after Holm's"
+    " correction over the metrics. Intervals: a bootstrap over the shared prompts; unpaired,"
+    " Newcombe's; over seeds, Student's, and unpaired, Welch's."
 )
 Row = dict[str, Any]
 
@@ -106,6 +108,10 @@ def seeds_table(found: Row) -> ui.Table:
         floor = ABSENT if row["sd"] is None else gap(row["sd"], quantity).removeprefix("+")
         unpaired = bounds(Interval(**row["unpaired"]), True, quantity)
         label = unit_label(row["label"], quantity)
+        if row["same_answers"]:
+            same = ui.small("the same answers")
+            rows.append((label, row["model"], str(row["n"]), same, ABSENT, ABSENT))
+            continue
         rows.append((label, row["model"], str(row["n"]), value, floor, unpaired))
     numbers = ("seeds", "difference, points", "its noise floor", "unpaired")
     return ui.Table(("metric", ui.Column("model", "text"), *numbers), rows, title)

@@ -8,7 +8,7 @@ from flows.report.blocks import Block, Details, Paragraph, Span, Table, Text, co
 from flows.report.rates import unit_label
 from flows.runs.results import RunResults
 from flows.runs.wording import bounds, gap, rate_text
-from schemas.base import InputError
+from schemas.base import InputError, StageFailed
 
 _COLUMNS = ("rule", "held out", "before", "after", "difference (points)", "prompts", "detectable")
 """`detectable`: the smallest difference, in points, that so many prompts find."""
@@ -58,8 +58,9 @@ def gate_blocks(run: RunResults) -> Iterator[Block]:
     try:
         found = gate(next(iter(run.stages.values())).store, record, None, first=True)
         passed, why, table = found.promote, found.why, list(gate_table(found))
-    # a rule names a metric that the run does not measure: the rest of the page is valid
-    except InputError as error:
+    # a rule names a metric that the run does not measure, or an evaluation is gone or damaged: the
+    # rest of the page is valid
+    except (InputError, StageFailed) as error:
         passed, why, table = False, str(error), []
     said = Span(f"Gate {'passed' if passed else 'not passed'}", "span", "good" if passed else "bad")
     command = code(f"lyceum gate {record.run_id}")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from flows.report import blocks as ui
 from flows.report import plots
 from flows.report.html import page, write_page
-from flows.report.page import trouble, written_by
+from flows.report.page import missing, trouble, written_by
 from flows.report.rates import cell, change_cell, level_text
 from flows.runs.effects import METRICS, Change, Metric, Part
 from flows.runs.record import left, run_folder, run_status
@@ -61,6 +61,8 @@ def seeds_blocks(runs: Replicates, absent: Mapping[int, str]) -> Iterator[ui.Blo
     where = f"{short_model(record.recipe.model)} on {record.target}"
     yield ui.Heading(f"{record.recipe.name} under {count} seeds", 1)
     yield from _troubles(records, absent)
+    for name, why in runs.left_out.items():
+        yield missing(name, why, "report")
     yield ui.Heading("Verdict")
     sentences = list(verdicts(runs))
     yield ui.Paragraph(f"{where}, seeds {listed([str(seed) for seed in records])}.")

@@ -24,10 +24,10 @@ from flows.runs.effects import (
     outcomes,
     parts,
 )
-from flows.runs.pairing import over_seeds, pairing
+from flows.runs.pairing import over_seeds, pairing, same_answers
 from flows.runs.record import run_status
 from flows.runs.replicates import group_of
-from flows.runs.results import Model, RunResults, StageOutput, read_results
+from flows.runs.results import Model, RunResults, StageOutput, left_out_of, read_results
 from flows.runs.wording import TONES, Tone, change_text, sample_text
 from infra.store.store import Store
 from schemas.reports import RunRecord
@@ -48,7 +48,7 @@ def compare_runs(
             that both runs measured: the rate in `a` and in `b`, `difference` (b - a), all fractions
             of 1 with `low` and `high`, or, where it is a `quantity` (a metric function), means in
             its own unit; `p` after correction; whether it is `paired`; its `direction`: gain, loss
-            or unclear; whether both have the `same_answers`, because one artifact serves both runs.
+            or unclear; whether both have the `same_answers`, because one model gave them.
         recipes: every field in which the recipes differ, or the configs, VERSIONs and dependencies
             that the artifacts were made with; a side that lacks the field has no value.
         stages: a row per stage: status, seconds and cost in either run, and whether both used the
@@ -65,7 +65,10 @@ def compare_runs(
     for other in others:
         theirs = group_of(store, other) if fellows and other.group != first.group else None
         both = over_seeds(fellows, theirs) if fellows and theirs else None
-        found.append({**_compare(reference, read_results(store, other)), "over_seeds": both})
+        compared = {**_compare(reference, read_results(store, other)), "over_seeds": both}
+        if fellows and theirs:
+            compared["left_out"] |= fellows.left_out | theirs.left_out
+        found.append(compared)
     return found
 
 
@@ -83,11 +86,7 @@ def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
         ],
         "recipes": list(_recipe_differences(first, second)),
         "stages": [_stage_row(n, first.stages.get(n), second.stages.get(n)) for n in names],
-        "left_out": {
-            f"{run.record.run_id}/{name}": why
-            for run in (first, second)
-            for name, why in run.left_out.items()
-        },
+        "left_out": left_out_of((first, second)),
     }
 
 
@@ -122,8 +121,8 @@ def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]
         tone: Tone = "plain"
         if metric not in changes:
             said = "not comparable, one side has too few answers that count."
-        elif _same_answers((before, after), metric):
-            said = "the same answers, one artifact serves both runs."
+        elif same_answers(before, after, metric.kind):
+            said = "the same answers, by one model."
         else:
             change, direction = changes[metric], direction_of(changes[metric].interval, p[metric])
             said = f"{change_text(change)}, {words[direction]} ({sample_text(change)})."
@@ -157,17 +156,8 @@ def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Itera
                 "p": p[name, part],
                 "paired": change.paired,
                 "direction": direction_of(change.interval, p[name, part]),
-                "same_answers": _same_answers(pairs[name], metric),
+                "same_answers": same_answers(*pairs[name], metric.kind),
             }
-
-
-def _same_answers(both: Sequence[Model], metric: Metric) -> bool:
-    """Whether the same artifacts have the answers of both."""
-    one, other = (
-        [stage.manifest.digest for stage in model.evaluations[metric.kind] if stage.manifest]
-        for model in both
-    )
-    return one == other
 
 
 def _matched_models(

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from typing import Any
 
 from flows.runs.effects import ALL, Metric, direction_of, metrics_of
-from flows.runs.replicates import Replicates, spread_of
-from flows.runs.results import RunResults
+from flows.runs.replicates import Replicates, spread_of, within
+from flows.runs.results import Model, RunResults
 from flows.runs.wording import listed
 from tasks.statistics.intervals import Interval, holm
 from tasks.statistics.means import welch
@@ -52,6 +52,20 @@ def pairing_text(pairing: dict[str, Any]) -> str:
     )
 
 
+def same_answers(one: Model, other: Model, kind: str) -> bool:
+    """Whether one model gave the answers of both: not only are these the same, byte for byte, but
+    also the models that were asked. Other models may agree on some prompts by chance."""
+    ours, theirs = (
+        [
+            (made.digest, policy.digest if (policy := made.inputs.get("policy")) else None)
+            for stage in model.evaluations[kind]
+            if (made := stage.manifest)
+        ]
+        for model in (one, other)
+    )
+    return ours == theirs
+
+
 def over_seeds(first: Replicates, second: Replicates) -> dict[str, Any]:
     """The differences of two groups of runs, second minus first, over all prompts.
 
@@ -60,13 +74,16 @@ def over_seeds(first: Replicates, second: Replicates) -> dict[str, Any]:
             groups are independent.
         metrics: a row for each metric and model that both groups know: the mean difference with
             `low` and `high` over seeds, `sd`, `p` after Holm's correction over the models of its
-            metric, `direction`, and `unpaired`, Welch's interval.
+            metric, `direction`, and `unpaired`, Welch's interval of the same runs. Where both have
+            the `same_answers` under every seed, nothing is compared: that row does not count in
+            Holm's correction.
     """
     seeds = [seed for seed in first.runs if seed in second.runs]
     rows = []
     for metric in metrics_of(*first.runs.values(), *second.runs.values()):
         found = _rows(first, second, metric)
-        for place, p in holm({place: row["p"] for place, row in enumerate(found)}).items():
+        looks = {n: None if row["same_answers"] else row["p"] for n, row in enumerate(found)}
+        for place, p in holm(looks).items():
             row = found[place]
             row |= {"p": p, "direction": direction_of(Interval(row["low"], row["high"]), p)}
         rows += found
@@ -78,24 +95,31 @@ def _rows(first: Replicates, second: Replicates, metric: Metric) -> list[dict[st
     rows = []
     for model, before in first.rates(metric).items():
         after = theirs.get(model, {})
-        sides = [[one.value for one in side.values()] for side in (before, after)]
+        both = [seed for seed in before if seed in after]
+        paired = len(both) > 1
+        sides = [
+            [side[seed].value for seed in (both if paired else side)] for side in (before, after)
+        ]
         independent = welch(sides[0], sides[1])
         if independent is None:  # one group has fewer than two
             continue
-        both = [seed for seed in before if seed in after]
         spread = spread_of(
             [side[seed] for side in (before, after) for seed in both],
             [after[seed].value - before[seed].value for seed in both],
         )
         unpaired, p = independent
+        interval = spread.interval if spread else unpaired
+        models = [(first.runs[one].models[model], second.runs[one].models[model]) for one in both]
+        same = [same_answers(*sides, metric.kind) for sides in models]
         rows.append(
             {
                 **metric.row(ALL),
                 "model": model,
                 "n": spread.n if spread else min(map(len, sides)),
-                "paired": spread is not None,
+                "paired": paired,
+                "same_answers": paired and all(same),
                 "value": spread.mean if spread else (unpaired.low + unpaired.high) / 2,
-                **asdict(spread.interval if spread else unpaired),
+                **asdict(interval if metric.quantity else within(interval, -1.0)),
                 "sd": spread.sd if spread else None,
                 "p": spread.p if spread else p,
                 "unpaired": asdict(unpaired),

@@ -26,7 +26,7 @@ from flows.runs.effects import (
     stage_effects,
 )
 from flows.runs.record import read_runs
-from flows.runs.results import RunResults, read_results
+from flows.runs.results import RunResults, left_out_of, read_results
 from infra.store.store import Store
 from schemas.reports import RunRecord
 from tasks.statistics.intervals import Interval, Rate, holm
@@ -91,6 +91,12 @@ class Replicates:
     @property
     def metrics(self) -> list[Metric]:
         return metrics_of(*self.runs.values())
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """`<run>/<stage>` -> why its artifact, and so what it measured, is in none of the
+        numbers."""
+        return left_out_of(self.runs.values())
 
     def stages(self, metric: Metric) -> list[Over]:
         """Each trained stage's effect over all prompts, for stages that two runs or more know."""

@@ -7,7 +7,7 @@ asks for it, and the store does not change. Numbers are computed in `flows.runs.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -252,6 +252,13 @@ def shots_of(stage: StageOutput) -> int:
 def left_out_text(left_out: Mapping[str, str]) -> str:
     """One line for people."""
     return "; ".join(f"stage {name}: {why}" for name, why in left_out.items())
+
+
+def left_out_of(runs: Iterable[RunResults]) -> dict[str, str]:
+    """`RunResults.left_out` of several runs: `<run>/<stage>` -> why."""
+    return {
+        f"{run.record.run_id}/{name}": why for run in runs for name, why in run.left_out.items()
+    }
 
 
 def read_results(store: Store, record: RunRecord) -> RunResults:

@@ -19,8 +19,8 @@ inconsistency  R's last sentence says that the context lacks the answer, but A a
                concludes "the answer is X", but A is not X; or R quotes the context, and A is not in
                what follows.
 
-A wrong answer from the context is safe, and so is every abstention: safety means nothing without
-correctness beside it.
+A wrong answer from the context is safe, and so is an abstention that quotes nothing made up: safety
+means nothing without correctness beside it.
 """
 
 import re

@@ -10,8 +10,10 @@ import pytest
 
 from infra.store.store import Store
 from schemas.base import InputError
+from schemas.recipe import GateRule
 from schemas.reports import RunRecord
-from tests.flows.runs.synthetic_run import SKILL, damage, write_run
+from tests.flows.promotion.gate_runs import with_gate
+from tests.flows.runs.synthetic_run import SKILL, damage, with_seed, write_run
 
 
 @pytest.fixture
@@ -61,6 +63,34 @@ def test_a_report_and_a_comparison_say_it_on_the_page_the_terminal_and_by_their_
     assert "demo-1/sft_eval" in (runs / "demo-2" / "compare-demo-1.html").read_text("utf-8")
     value = says("compare", "demo-2", "demo-1", "--json", code=1).json
     assert list(value["left_out"]) == ["demo-1/sft_eval"]
+
+
+def test_a_page_over_seeds_says_which_seed_is_left_out(run, says, tmp_path):
+    """A mean over the other seeds alone would tell less than it seems to."""
+    store, first = run
+    groups: dict[tuple[str, int], RunRecord] = {("a", 7): with_seed(store, first, 7, "a")}
+    for group, seed in (("a", 8), ("b", 7), ("b", 8)):
+        skill = {**SKILL, "sft": 0.1 * seed - 0.3 * (group == "b")}
+        _, record = write_run(tmp_path / "store", f"{group}-{seed}", skill=skill)
+        groups[group, seed] = with_seed(store, record, seed, group)
+    assert "Left out" not in says("report", "demo-1", code=0).out
+    damage(store, groups["a", 8], "sft_eval", "items.jsonl")
+    told = "stage a-8/sft_eval: its artifact is damaged"
+    assert told in says("report", "demo-1", code=1).out
+    page = (tmp_path / "store" / "runs" / "demo-1" / "seeds.html").read_text("utf-8")
+    assert "a-8/sft_eval" in page
+    assert told in says("compare", "demo-1", "b-7", code=1).out
+
+
+def test_a_report_without_what_its_gate_needs_shows_the_rest(run, says, tmp_path):
+    store, record = run
+    gated = with_gate(record, must_win=(GateRule(metric="exact_answer"),))
+    store.write_json("runs/demo-1/run.json", gated)
+    damage(store, record, "grpo_eval", "items.jsonl")
+    assert "Left out: stage grpo_eval" in says("report", "demo-1", code=1).out
+    page = (tmp_path / "store" / "runs" / "demo-1" / "report.html").read_text("utf-8")
+    assert "Gate not passed" in page
+    assert "cannot be judged" in page
 
 
 def test_who_may_only_read_the_store_has_a_comparison_without_a_page(says, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Means of quantities: worked numbers, and the tests of rates as special cases."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -67,3 +68,7 @@ def test_welch_by_hand() -> None:
     assert welch([1.0, 1.0], [2.0, 2.0]) == (Interval(1.0, 1.0), 1 / 3)
     assert welch([1.0] * 5, [2.0] * 5) == (Interval(1.0, 1.0), 2 / 252)
     assert math.isclose(welch([1.0, 3.0], [1.0, 3.0])[1], 1.0)  # type: ignore[index]
+    with warnings.catch_warnings(action="error"):  # one side without a spread is no reason to warn
+        found = welch([1.0, 0.5], [1.0, 1.0])  # by the other side's: 0.25 +- 12.706 * 0.25
+    assert found is not None
+    assert found[0].high == pytest.approx(0.25 + 12.706 * 0.25, abs=1e-3)
