@@ -13,7 +13,6 @@ parent.
 import fcntl
 import http.client
 import os
-import re
 import socket
 import ssl
 import subprocess
@@ -43,9 +42,6 @@ CLOSED = (401, 403)
 STARTUP_SECONDS = 300.0
 """A server's first start migrates its database: 10 s on two idle cores, several times that on a
 busy machine."""
-
-FRAMES = re.compile(r"^([ \t].*|Traceback \(.*|.*, line \d+, in .*)?\n", re.MULTILINE)
-"""What a message leaves out of the end of Prefect's log: the code that an error passed through."""
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -345,8 +341,7 @@ def _wait_until_ready(
         if stop.wait(0.1):
             raise Stopped
         if process.poll() is not None or time.monotonic() > deadline:
-            said = FRAMES.sub("", process_tree.tail(log))
             raise StageFailed(
                 f"the Prefect server did not start (exit code {process.poll()}). Its log"
-                f" ends:\n{mask(said)}"
+                f" ends:\n{mask(process_tree.tail(log))}"
             )
