@@ -24,6 +24,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -157,23 +158,32 @@ class Guard:
 
 async def _until_free(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Ask `app`, and again while it answers 503: so Prefect says that it did nothing, because
-    another wrote to SQLite between what a request read and what it would write."""
-    body: list[Message] = []
-    while not body or body[-1].get("more_body"):
-        body.append(await receive())
+    another wrote to SQLite between what a request read and what it would write. Whoever hangs up
+    meanwhile asks no more: he may have asked anew."""
+    heard: list[Message] = []
     for seconds in BUSY_SECONDS:
-        if not await _busy(app, scope, _replayed(body, receive), send):
+        if not await _busy(app, scope, _replayed(heard, receive), send):
             return
-        await asyncio.sleep(seconds)
-    await app(scope, _replayed(body, receive), send)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                hears = _replayed(heard, receive)
+                while (await hears())["type"] != "http.disconnect":
+                    pass
+                return
+    await app(scope, _replayed(heard, receive), send)
 
 
-def _replayed(messages: list[Message], receive: Receive) -> Receive:
-    """A `receive` that begins with messages that were received before."""
-    left = iter(messages)
+def _replayed(heard: list[Message], receive: Receive) -> Receive:
+    """A `receive` that begins with what was heard before, and adds to it. Nothing is received that
+    the application does not ask for: one that refuses a caller leaves his body where it is."""
+    at = 0
 
     async def again() -> Message:
-        return next(left, None) or await receive()
+        nonlocal at
+        if at == len(heard):
+            heard.append(await receive())
+        at += 1
+        return heard[at - 1]
 
     return again
 

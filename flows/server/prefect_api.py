@@ -23,6 +23,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import IO, TextIO
 
 from flows.server import key, process_tree
@@ -85,7 +86,7 @@ def prefect_api(
     called when the temporary server is started again, `meanwhile` while it starts.
 
     Raises:
-        InputError: see `running_api`.
+        InputError: see `running_api` and `prefect_server`.
         Stopped: `stop` was set before the temporary server was ready.
         StageFailed: the temporary server did not start; the message ends with its log.
     """
@@ -145,6 +146,7 @@ def prefect_server(
         meanwhile: called while it starts, again at a restart.
 
     Raises:
+        InputError: the Prefect home cannot be used.
         OSError: the port cannot be had.
         Stopped: `stop` was set before the server was ready.
         StageFailed: it did not start; the message ends with its log.
@@ -291,25 +293,43 @@ def free_port() -> int:
 def _starting_alone(stop: threading.Event) -> Iterator[None]:
     """Start servers one after another: at the same moment on a new database they would all migrate
     it, and fail."""
-    from prefect.settings import get_current_settings
-
-    home = get_current_settings().home
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lyceum-server-start.lock").open("w") as lock:
+    with home_file("lyceum-server-start.lock") as lock:
         while not locked(lock):
             if stop.wait(0.1):
                 raise Stopped
         yield
 
 
+def home_file(name: str) -> TextIO:
+    """Open a file of the Prefect home for writing. Raises InputError: that is no place for one."""
+    from prefect.settings import get_current_settings
+
+    home = get_current_settings().home
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return (home / name).open("w")
+    except OSError as error:
+        raise _unusable(home, error) from error
+
+
 def locked(lock: TextIO) -> bool:
-    """Whether this process has the lock of an open file now, and nobody else."""
+    """Whether this process has the lock of an open file of the Prefect home now, and nobody else.
+    Raises InputError: there are no locks."""
     try:
         # given up when the file is closed, or its holder dies
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise _unusable(Path(lock.name).parent, error) from error
     return True
+
+
+def _unusable(home: Path, error: OSError) -> InputError:
+    return InputError(
+        f"Prefect's home {home} cannot be used ({error.strerror}); set PREFECT_HOME to a directory"
+        " that can be written to, on a disk with room."
+    )
 
 
 def _wait_until_ready(

@@ -8,6 +8,7 @@ Ctrl-C in the terminal reaches the starter only, which then decides.
 """
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -24,6 +25,9 @@ Prefect gives each 30 s."""
 
 TAIL_BYTES = 2000
 """The most of a log that a message shows."""
+
+FRAMES = re.compile(r"^([ \t].*|Traceback \(.*|.*, line \d+, in .*)?\n", re.MULTILINE)
+"""What a message leaves out of it: the code that an error passed through."""
 
 
 def start(
@@ -63,7 +67,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 def tail(log: IO[bytes]) -> str:
     """The end of what trees wrote to their log."""
     begins = max(0, os.fstat(log.fileno()).st_size - TAIL_BYTES)
-    return os.pread(log.fileno(), TAIL_BYTES, begins).decode("utf-8", "replace")
+    return FRAMES.sub("", os.pread(log.fileno(), TAIL_BYTES, begins).decode("utf-8", "replace"))
 
 
 def _some_are_left(process: "subprocess.Popen[bytes]") -> bool:

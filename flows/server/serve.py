@@ -29,7 +29,7 @@ from flows.recipe.parameters import recipe_choices
 from flows.server import key, process_tree
 from flows.server.key import Api
 from flows.server.port import bound, check_port
-from flows.server.prefect_api import QUIET, SERVER_KEY, locked, prefect_server, reaching
+from flows.server.prefect_api import QUIET, SERVER_KEY, home_file, locked, prefect_server, reaching
 from infra.context import context
 from infra.secrets import mask
 from infra.store.location import expanded
@@ -60,8 +60,8 @@ def serve(
         front: the origin of a TLS proxy in front of it, `https://NAME[:PORT]`.
 
     Raises:
-        InputError: the address cannot be used, another `lyceum serve` works here, or the directory
-            has no recipes.
+        InputError: the address or the Prefect home cannot be used, another `lyceum serve` works
+            here, or the directory has no recipes.
         StageFailed: the worker ended by itself, and the message ends with its output; or the server
             does not stay up.
     """
@@ -144,11 +144,8 @@ def _link(api: Api, page: str, front: str | None = None) -> str:
 def _alone() -> Iterator[Path]:
     """Hold the lock of the only `lyceum serve` of this Prefect home, which it yields. Raises
     InputError."""
-    from prefect.settings import get_current_settings
-
-    home = get_current_settings().home
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lyceum-serve.lock").open("w") as lock:
+    with home_file("lyceum-serve.lock") as lock:
+        home = Path(lock.name).parent
         if not locked(lock):
             running = key.ours(home)
             way = f" A new link into it: {_link(running, '/')}" if running else ""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from flows.server import process_tree
-from schemas.base import Stopped
+from schemas.base import InputError, Stopped
 
 LOOK_SECONDS = 0.5
 HUNG_SECONDS = 60.0
@@ -127,7 +127,7 @@ class _Supervisor:
                 return
             except Stopped:
                 return
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, InputError) as error:
                 what = _first_line(error)
 
 

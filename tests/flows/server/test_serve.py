@@ -2,17 +2,21 @@
 tests/end_to_end/flows/server."""
 
 import asyncio
+import errno
 import socket
 import time
 from contextlib import nullcontext
+from threading import Event
 from unittest.mock import Mock
 
 import httpx
 import pytest
+from prefect.settings import PREFECT_HOME, temporary_settings
 
-from flows.server import serve
+from flows.server import prefect_api, serve
 from flows.server.deploy import _night
 from flows.server.key import Api
+from flows.server.prefect_api import free_port
 from flows.server.serve import template
 from schemas.base import InputError, StageFailed
 
@@ -61,6 +65,51 @@ def test_nights_are_scheduled_by_the_clock_of_this_machine_or_not(clock, name, z
             [made] = _night()["schedules"]
             assert (made.schedule.timezone, made.active) == (zone, False)
     time.tzset()
+
+
+def test_a_home_that_takes_no_files_or_locks_is_bad_input_with_the_way_out(monkeypatch, tmp_path):
+    """It was `[Errno 30] Read-only file system: '/home/x/lyceum-serve.lock'`."""
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with temporary_settings({PREFECT_HOME: tmp_path / "file"}):
+        with pytest.raises(
+            InputError, match=r"home .*file cannot be used \(File exists\); set PREF"
+        ):
+            serve.serve(4200)
+        with (
+            pytest.raises(InputError, match="set PREFECT_HOME to a directory"),
+            prefect_api.prefect_server(free_port(), {}, Event(), print, print),
+        ):
+            pass
+    none = Mock(side_effect=OSError(errno.ENOTSUP, "Operation not supported"))
+    monkeypatch.setattr(prefect_api.fcntl, "flock", none)
+    with (
+        temporary_settings({PREFECT_HOME: tmp_path}),
+        pytest.raises(InputError, match=r"cannot be used \(Operation not supported\)"),
+    ):
+        serve.serve(4200)
+
+
+def test_a_server_that_does_not_start_says_why_without_the_code_it_passed(monkeypatch, tmp_path):
+    """A full disk was twenty lines of SQLAlchemy's and no beginning."""
+    log = (tmp_path / "log").open("w+b")
+    log.write(b"""le "/x/engine/base.py", line 2381, in _handle
+    raise error from e
+  File "/x/core.py", line 193, in commit
+           ^^^^^^^^
+OperationalError: database or disk is full
+
+ERROR:    Application startup failed. Exiting.
+""")
+    log.flush()
+    monkeypatch.setattr(prefect_api.key, "proves", lambda api: False)
+    with pytest.raises(StageFailed) as failed:
+        prefect_api._wait_until_ready(Mock(), Api("http://127.0.0.1:4200/api"), Event(), log)
+    said = str(failed.value).partition("ends:\n")[2].split("\n")
+    assert said == [
+        "OperationalError: database or disk is full",
+        "ERROR:    Application startup failed. Exiting.",
+        "",
+    ]
 
 
 def test_a_disk_without_room_for_the_key_leaves_no_worker(monkeypatch, tmp_path):

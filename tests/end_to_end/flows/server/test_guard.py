@@ -1,6 +1,7 @@
 """Who gets past the guard and the key of a server of ours, as any program on this machine may ask:
 every route, every header."""
 
+import asyncio
 import re
 import sqlite3
 import time
@@ -207,6 +208,34 @@ def test_what_a_busy_database_refuses_is_asked_again(monkeypatch):
     answer = client.post(path, json=body)
     assert (answer.status_code, answer.json()["exception_message"]) == (503, "Service Unavailable")
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(("code", "received"), [(401, 0), (503, 3)])
+def test_a_body_waits_until_it_is_asked_for_and_who_hangs_up_asks_once(code, received):
+    """A stranger's body would fill the memory. Who is gone may have asked anew, and two runs would
+    start."""
+    pieces = [{"type": "http.request", "body": b"{", "more_body": True}]
+    pieces += [{"type": "http.request", "body": b"}"}, {"type": "http.disconnect"}]
+    left, asked, sent = iter(pieces), [], []
+
+    async def prefect(scope: Any, receive: Any, send: Any) -> None:
+        asked.append([await receive(), await receive()] if code == 503 else [])
+        await send({"type": "http.response.start", "status": code, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> Any:
+        return next(left)
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("status"))
+
+    headers = [(b"host", f"127.0.0.1:{PORT}".encode()), (b"content-type", JSON.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/api/flows/", "headers": headers}
+    app = Guard(prefect, KEY, PORT, origins("127.0.0.1", PORT, None))
+    asyncio.run(app(scope, receive, send))
+    assert asked == [pieces[:2] if code == 503 else []]
+    assert len(pieces) - len(list(left)) == received
+    assert sent == ([] if code == 503 else [401, None])
 
 
 def test_a_link_lets_one_browser_in_once_and_expires(client, monkeypatch):
