@@ -113,12 +113,20 @@ def _refuse_misspelt(prefix: str, valid: Collection[str], environment: Mapping[s
         if not variable.startswith(prefix) or variable in valid:
             continue
         name = variable.removeprefix(prefix)
+        if (twin := _twin(prefix, name)) is not None:
+            raise InputError(f"environment variable {variable} is no setting. Did you mean {twin}?")
         if name.startswith("TPU_"):  # TpuSettings' own
             continue
         if close := difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE):
             raise InputError(
                 f"environment variable {variable} is no setting. Did you mean {prefix}{close[0]}?"
             )
+
+
+def _twin(prefix: str, name: str) -> str | None:
+    """The setting with this name of the other class, which has the other prefix."""
+    other = Settings if prefix == TpuSettings.PREFIX else TpuSettings
+    return other.PREFIX + name if name.lower() in other.model_fields else None
 
 
 def _value(model: type[_FromEnvironment], name: str, text: str) -> Any:
