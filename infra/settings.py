@@ -189,7 +189,8 @@ class Settings(_FromEnvironment):
         plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is
             installed, or on this machine's own accelerator, and refuses what does not fit.
         max_usd: a run that has spent this much, in US dollars by list price, starts no more
-            machines; unset, there is no limit.
+            machines; those at work go on. The same command again, a Retry and each of `--seeds`
+            count from zero. Unset, there is no limit.
         teacher_concurrency: requests to a teacher's or a judge's endpoint that may be under way at
             a time; fewer while it says "too many".
         teacher_timeout_seconds: how long one such request may take, from the connection to the last

@@ -279,8 +279,8 @@ class CloudTpuBackend(JobBackend):
             return None
         return (
             f"the run has spent {spent:.2f} dollars on TPUs (list price) and may spend"
-            f" {limit:.2f}: no more are started. Raise the limit, LYCEUM_MAX_USD, and run the"
-            " same command again; what is done is kept."
+            f" {limit:.2f} (LYCEUM_MAX_USD): no more are started. What is done is kept. The same"
+            " command, or Retry, goes on, and may spend as much again: it counts from zero."
         )
 
     # What is asked for
