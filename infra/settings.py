@@ -113,12 +113,20 @@ def _refuse_misspelt(prefix: str, valid: Collection[str], environment: Mapping[s
         if not variable.startswith(prefix) or variable in valid:
             continue
         name = variable.removeprefix(prefix)
+        if (twin := _twin(prefix, name)) is not None:
+            raise InputError(f"environment variable {variable} is no setting. Did you mean {twin}?")
         if name.startswith("TPU_"):  # TpuSettings' own
             continue
         if close := difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE):
             raise InputError(
                 f"environment variable {variable} is no setting. Did you mean {prefix}{close[0]}?"
             )
+
+
+def _twin(prefix: str, name: str) -> str | None:
+    """The setting with this name of the other class, which has the other prefix."""
+    other = Settings if prefix == TpuSettings.PREFIX else TpuSettings
+    return other.PREFIX + name if name.lower() in other.model_fields else None
 
 
 def _value(model: type[_FromEnvironment], name: str, text: str) -> Any:
@@ -181,7 +189,8 @@ class Settings(_FromEnvironment):
         plan: `lyceum run` compiles what it is going to run on a TPU here first, where libtpu is
             installed, or on this machine's own accelerator, and refuses what does not fit.
         max_usd: a run that has spent this much, in US dollars by list price, starts no more
-            machines; unset, there is no limit.
+            machines; those at work go on. The same command again, a Retry and each of `--seeds`
+            count from zero. Unset, there is no limit.
         teacher_concurrency: requests to a teacher's or a judge's endpoint that may be under way at
             a time; fewer while it says "too many".
         teacher_timeout_seconds: how long one such request may take, from the connection to the last

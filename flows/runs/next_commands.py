@@ -24,10 +24,12 @@ def next_commands(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) 
     run = record.run_id
     if record.status == "failed":
         rehearse = command("rehearse", recipe, options=elsewhere)
+        cloud = {"--target": record.target} if record.target != "local" else {}
+        doctor = command("doctor", options=store | cloud)
         return [
             f"{command('report', run)}   # what there is so far; the same `run` goes on from it",
             f"{rehearse}   # finds in minutes what is wrong with a recipe",
-            f"{command('doctor')}   # or with this machine",
+            f"{doctor}   # or with {'credentials, zones and bucket' if cloud else 'this machine'}",
         ]
     if any(one.kind in training_kinds() and one.artifact for one in record.stages):
         evaluations = kinds_producing(Product.ANSWERS)

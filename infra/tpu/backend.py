@@ -86,7 +86,7 @@ class CloudTpuBackend(JobBackend):
         self._lock = threading.Lock()
         self.jobs: dict[JobHandle, TpuJob] = {}
         self._payers: dict[JobHandle, tuple[str, float]] = {}  # run, dollars that others have paid
-        self._releases: list[threading.Thread] = []
+        self._releases: dict[threading.Thread, str] = {}  # -> the store
         self._near: dict[str, tuple[str, ...]] = {}
         listed = kind.usd_per_chip_hour[tpu.tier]
         price = listed if tpu.usd_per_chip_hour is None else tpu.usd_per_chip_hour
@@ -168,11 +168,12 @@ class CloudTpuBackend(JobBackend):
         until = time.monotonic() + self._settings.lease_seconds + RELEASE_SECONDS
         for thread in self._releases:
             thread.join(max(0.0, until - time.monotonic()))
-        if any(thread.is_alive() for thread in self._releases):
-            left.append(
-                "machines of earlier runs may still be there; `lyceum gc --target"
-                f" {self._kind.name}` lists them, and removes them with --delete"
-            )
+        alive = {store for thread, store in self._releases.items() if thread.is_alive()}
+        left += [
+            "machines of earlier runs may still be there; `lyceum gc --target"
+            f" {self._kind.name} --store {store}` lists them, and removes them with --delete"
+            for store in sorted(alive)
+        ]
         return left
 
     def release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
@@ -181,7 +182,7 @@ class CloudTpuBackend(JobBackend):
         thread = threading.Thread(
             target=self._release, args=(store, key, say), name=f"release-{key[:8]}", daemon=True
         )
-        self._releases.append(thread)
+        self._releases[thread] = store.uri
         thread.start()
 
     def _release(self, store: Store, key: str, say: Callable[[str], None]) -> None:
@@ -191,7 +192,7 @@ class CloudTpuBackend(JobBackend):
         except (ApiError, InputError, OSError) as error:
             say(
                 f"a machine of an earlier run may still be there ({error}); `lyceum gc --target"
-                f" {self._kind.name}` lists it, and removes it with --delete"
+                f" {self._kind.name} --store {store.uri}` lists it, and removes it with --delete"
             )
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
@@ -279,8 +280,8 @@ class CloudTpuBackend(JobBackend):
             return None
         return (
             f"the run has spent {spent:.2f} dollars on TPUs (list price) and may spend"
-            f" {limit:.2f}: no more are started. Raise the limit, LYCEUM_MAX_USD, and run the"
-            " same command again; what is done is kept."
+            f" {limit:.2f} (LYCEUM_MAX_USD): no more are started. What is done is kept. The same"
+            " command, or Retry, goes on, and may spend as much again: it counts from zero."
         )
 
     # What is asked for

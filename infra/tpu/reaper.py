@@ -172,7 +172,8 @@ def _is_done(store: Store, key: str, attempt: str) -> bool:
 def _judged(resource: Resource, ours: bool, key: str, free: bool, done: bool) -> tuple[str, bool]:
     """Why a resource is a leftover, and whether to remove it."""
     if not ours:
-        return "it belongs to another store; look from there (--store)", False
+        where = resource.metadata.get("lyceum-store", "another store")
+        return f"it belongs to {where}; look from there (--store)", False
     if "DELETING" in (resource.request, resource.node):
         return "it is being deleted", False
     if resource.request in USELESS:

@@ -77,6 +77,9 @@ def test_without_a_home_the_variable_that_names_one_is_asked_for(
         (Settings, "LYCEUM_STROE", "LYCEUM_STORE"),
         (TpuSettings, "LYCEUM_TPU_PROJCT", "LYCEUM_TPU_PROJECT"),
         (TpuSettings, "LYCEUM_TPU_TIRE", "LYCEUM_TPU_TIER"),
+        (TpuSettings, "LYCEUM_TPU_MAX_USD", "LYCEUM_MAX_USD"),
+        (TpuSettings, "LYCEUM_TPU_ZONES", "LYCEUM_ZONES"),
+        (Settings, "LYCEUM_TIER", "LYCEUM_TPU_TIER"),
     ],
 )
 def test_a_misspelt_setting_is_refused(settings, wrong: str, right: str) -> None:

@@ -30,6 +30,13 @@ def test_three_commands_that_parse(stop, failure, commands, tmp_path):
         assert options.store == "/a store"
 
 
+def test_after_a_failure_on_a_tpu_doctor_looks_at_the_cloud(tmp_path):
+    _, record = write_run(tmp_path, stop_before="sft", failure="no quota")
+    on_tpu = record.model_copy(update={"target": "v5e-8"})
+    doctor = next_commands(on_tpu, "my.toml", {"--store": "gs://b/p"})[-1]
+    assert doctor.startswith("lyceum doctor --store gs://b/p --target v5e-8   # ")
+
+
 def test_no_gate_is_offered_where_the_base_was_not_asked(tmp_path):
     record = without(write_run(tmp_path)[1], "base_eval", "base_safety")
     [_, second, _] = next_commands(record, "my.toml", {})

@@ -86,7 +86,7 @@ def test_what_belongs_to_other_stores_is_shown_and_what_is_not_ours_is_not(shop:
     assert [(one.key, one.attempt, one.removable, one.removed) for one in found] == [
         (handle.key[:24], "1", False, False)
     ]
-    assert "another store" in found[0].why
+    assert found[0].why == f"it belongs to {shop.store.uri}; look from there (--store)"
     assert [one.removed for one in reaper(shop).reap(shop.store, delete=True)] == [True]
     assert len(shop.tpu.leaked()) > 0
     while not mine.remove(mine.name("us-central1-a", "my-own-tpu")):

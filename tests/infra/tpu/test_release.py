@@ -67,7 +67,7 @@ def test_an_api_that_does_not_answer_costs_seconds_and_one_line(shop, monkeypatc
         said, left, seconds = released(shop)
     assert (len(said), left) == (1, [])
     assert "a machine of an earlier run may still be there" in said[0]
-    assert "`lyceum gc --target v5e-8`" in said[0]
+    assert f"`lyceum gc --target v5e-8 --store {shop.store.uri}`" in said[0]
     assert seconds < 150  # a deletion is followed for 300
     shop.tpu.faults.clear()
     assert len(released(shop)[0]) == 1

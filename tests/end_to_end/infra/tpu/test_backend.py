@@ -169,7 +169,7 @@ def test_a_run_that_has_spent_its_budget_starts_no_more(shop: Workshop) -> None:
     handle = backend.submit(shop.spec())
     running(shop, backend, handle)
     until(lambda: (backend.poll(handle).cost_usd or 0) > 0.6)
-    spent = r"has spent 0\.\d\d dollars .* may spend 0\.50: .*LYCEUM_MAX_USD"
+    spent = r"has spent 0\.\d\d dollars .* may spend 0\.50 \(LYCEUM_MAX_USD\): .* from zero"
     with pytest.raises(StageFailed, match=spent):
         backend.submit(shop.spec("2"))
     assert backend.submit(shop.spec()) == handle
