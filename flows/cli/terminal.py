@@ -124,7 +124,7 @@ class Terminal:
                 if progress.total:
                     done = f"{progress.done}/{progress.total} {progress.unit} {values}"
                 left = self._left()
-                rest = "" if left is None else f"; the run: {_left_text(left)}"
+                rest = "" if left is None else f"; the run: {self._left_text(left)}"
                 self.say_of(stage, (status.phase or done).rstrip() + rest)
 
     def record(self, record: RunRecord) -> None:
@@ -157,6 +157,11 @@ class Terminal:
             return None
         return self.forecast.remaining(self.latest)
 
+    def _left_text(self, seconds: float) -> str:
+        """What a run's estimate leaves; 0, or a stage that is late: it is used up."""
+        used = not seconds or (self.forecast is not None and self.forecast.late)
+        return "longer than estimated" if used else f"about {duration(seconds)} left"
+
     def _whole(self) -> None:
         """The line of the whole run, below the bars of its stages."""
         if (left := self._left()) is None:
@@ -164,7 +169,7 @@ class Terminal:
         if self._run_bar is None:
             self._run_bar = self._bars.add_task(f"{self._label}whole run", unit="s", values="")
         spent = time.monotonic() - self._start
-        said: dict[str, Any] = {"total": round(spent + left), "values": _left_text(left)}
+        said: dict[str, Any] = {"total": round(spent + left), "values": self._left_text(left)}
         self._bars.update(self._run_bar, completed=round(spent), **said)
 
     def _ended(self, stage: StageRecord) -> None:
@@ -173,8 +178,3 @@ class Terminal:
         status, name = stage.outcome, f"{self._label}{stage.name}"
         line = f"{_MARK[status]} {name:<14} {status:<7} {stage.seconds:7.1f} s"
         self.say(f"{line}  {stage.error}" if stage.error else line)
-
-
-def _left_text(seconds: float) -> str:
-    """What a run's estimate leaves; 0: it is used up."""
-    return f"about {duration(seconds)} left" if seconds else "longer than estimated"

@@ -45,8 +45,9 @@ data = "procedural"                                  # gemma3-tiny solves no row
 """How `--tiny` runs where the model itself is the teacher: without its weights, as recipes of ours
 do."""
 
-_CHARACTERS, _EXTRA = 3, 64
-"""Characters of a token, at least, and tokens for turns and tags. Gemma's have about four."""
+_CHARACTERS, _EXTRA, _MOST = 3, 64, 4096
+"""Characters of a token, at least, and tokens for turns and tags; the most tokens of a prompt or of
+a response. Gemma's have about four characters."""
 
 
 @dataclass(frozen=True)
@@ -214,5 +215,6 @@ name = "dataset"
 
 
 def _length(characters: int) -> int:
-    """The next power of two that holds so many characters, in tokens."""
-    return max(256, 1 << (characters // _CHARACTERS + _EXTRA - 1).bit_length())
+    """The next power of two that holds so many characters, in tokens, up to half of what every
+    Gemma reads: one very long row is left out, and decides nothing for the others."""
+    return min(max(256, 1 << (characters // _CHARACTERS + _EXTRA - 1).bit_length()), _MOST)

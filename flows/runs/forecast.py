@@ -21,6 +21,7 @@ class Forecast:
         planned: whether their times are a TPU's plan; if not, those of earlier runs.
         slots: how many stages run side by side at most.
         clock: seconds, to tell how long a stage has been running.
+        late: whether a stage that runs takes longer than its like, as `remaining` found last.
     """
 
     recipe: Recipe
@@ -28,6 +29,7 @@ class Forecast:
     planned: bool
     slots: int
     clock: Callable[[], float] = time.monotonic
+    late: bool = False
     _began: dict[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
@@ -55,7 +57,7 @@ class Forecast:
         """Seconds until the run ends; None where a time is missing. A stage that takes longer than
         its like counts as nearly done."""
         now, status = self.clock(), {one.name: one.status for one in record.stages}
-        left, running = dict[str, float](), set[str]()
+        left, running, self.late = dict[str, float](), set[str](), False
         for one in self.stages:
             name = one["name"]
             if status.get(name) == "running":
@@ -66,6 +68,7 @@ class Forecast:
             if one["seconds"] is None:
                 return None
             spent = now - began if name in running else 0.0
+            self.late |= spent > one["seconds"]
             left[name] = max(0.0, one["seconds"] - spent)
         return self.left(running, left)
 

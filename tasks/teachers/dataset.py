@@ -220,7 +220,7 @@ def _limited(source: Source, rows: Iterator[P | Dropped]) -> Iterator[P | Droppe
                 f"data file {one.file}, line {one.line}: {one.cause}: {one.detail}. It is the first"
                 f" of {count} rows (of {total}) that are {kind.replace('_', ' ')}: {counted};"
                 f" {setting} = {limit} allows {int(limit * total)}. Correct the file or the"
-                f" mapping, or raise {setting}."
+                f" mapping, or raise {setting} in the table of the source."
             )
 
 

@@ -70,6 +70,14 @@ def test_an_instruction_is_asked_with_its_input(tmp_path: Path) -> None:
     assert source["prompt"][0]["template"] == prompt["template"]
 
 
+def test_one_very_long_row_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    """No Gemma reads it; the recipe leaves it out."""
+    file = rows(tmp_path, *WORKED, {**WORKED[0], "question": "word " * 40_000})
+    draft_recipe(tmp_path / "mine.toml", told(data=str(file)))
+    recipe = resolve(str(tmp_path / "mine.toml"), (), tmp_path)
+    assert recipe.stage("rebalance").config_json["max_prompt_tokens"] == 4096
+
+
 def test_rows_without_reasoning_are_answered_by_the_model(tmp_path: Path) -> None:
     file = rows(tmp_path, *({"prompt": one["question"], "label": one["answer"]} for one in WORKED))
     draft_recipe(tmp_path / "mine.toml", told(data=str(file), model="gemma3-270m-it"))

@@ -80,12 +80,17 @@ def test_what_is_left_falls_while_stages_run_and_never_below_what_comes_after() 
 
 
 @pytest.mark.parametrize(
-    ("later", "left"), [(0.0, "about 1 min 50 s left"), (400.0, "longer than estimated")]
+    ("later", "more", "left"),
+    [
+        (0.0, {}, "about 1 min 50 s left"),
+        (400.0, {"sft": 0.0, "after": 0.0}, "longer than estimated"),
+        (400.0, {}, "longer than estimated"),  # what comes after is no estimate of what runs
+    ],
 )
-def test_progress_lines_say_when_the_run_ends(later, left, capsys):
+def test_progress_lines_say_when_the_run_ends(later, more, left, capsys):
     clock = Clock()
     with Terminal() as terminal:
-        terminal.expect(forecast(clock=clock, **({"sft": 0.0, "after": 0.0} if later else {})))
+        terminal.expect(forecast(clock=clock, **more))
         terminal.record(record(data="cached", base="running"))
         terminal.forecast.remaining(terminal.latest)
         clock.now = later

@@ -20,7 +20,8 @@ def test_more_bad_rows_than_the_limit_is_an_error_with_the_first_file_and_line(t
     text = write(tmp_path / "a.jsonl", ROWS[:8]).read_text()
     write(tmp_path / "a.jsonl", text + "{\n}\n")
     many = r"a\.jsonl, line 9: broken_row: not JSON.*first of 2 rows \(of 10\) that are bad: 2 bro"
-    with pytest.raises(InputError, match=many):
+    where = r".*or raise max_bad_fraction in the table of the source\."
+    with pytest.raises(InputError, match=many + where):
         teach(tmp_path, {"path": "a.jsonl", **MATH, "max_bad_fraction": 0.1})
     assert len(teach(tmp_path, {"path": "a.jsonl", **MATH, "max_bad_fraction": 0.2})) == 10
 
