@@ -11,7 +11,9 @@ TARGETS = ("local", *TPU_TYPES)
 def check_target(target: str) -> None:
     """Raises InputError for a target that does not exist, naming those that do."""
     if target not in TARGETS:
-        raise InputError(f"unknown target {target!r}.{nearest(target, TARGETS)}")
+        googles = {kind.accelerator: name for name, kind in TPU_TYPES.items()}
+        meant = googles.get(target.lower(), target.lower())
+        raise InputError(f"unknown target {target!r}.{nearest(meant, TARGETS)}")
 
 
 def open_backend(target: str) -> JobBackend:

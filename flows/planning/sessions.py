@@ -20,7 +20,8 @@ def working_seconds(hours: float) -> float:
 def sessions(stages: Sequence[Mapping[str, Any]], hours: float) -> dict[str, Any]:
     """The sessions that the stages of a plan take, one after the other.
 
-    It leaves out the start of each new session, and stages of unknown time.
+    It leaves out the start of each new session, and of stages of unknown time all but what is
+    known, the boot of a machine.
 
     Returns:
         `hours`; `count`; `listed`, of each session (the first 50) its `stages`, its `seconds`, and
@@ -29,7 +30,7 @@ def sessions(stages: Sequence[Mapping[str, Any]], hours: float) -> dict[str, Any
     each, begun = working_seconds(hours), 0.0
     spans: list[tuple[str, float, float]] = []
     for stage in stages:
-        if seconds := stage["seconds"] or 0.0:
+        if seconds := stage.get("at_least", stage)["seconds"] or 0.0:
             spans.append((stage["name"], begun, begun + seconds))
             begun += seconds
     count = math.ceil(begun / each)

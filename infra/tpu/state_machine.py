@@ -256,6 +256,11 @@ def _refused(problem: Problem, terms: Terms) -> Step:
     text = "\n".join(one.text for one in refusals)
     if len(refusals) > 1:
         text = f"no zone has a TPU for this job:\n{text}"
+    if any(one.kind == "stockout" for one in refusals):
+        text += (
+            "\nRun the same command later, or name other zones (LYCEUM_ZONES) or another tier"
+            " (LYCEUM_TPU_TIER)."
+        )
     hopeless = all(one.kind == "quota" for one in refusals)
     last = failure(text, exit_code=2) if hopeless else failure(text, lost=True)
     return Step("failed", "delete", status=last, problem=problem)

@@ -30,6 +30,8 @@ def test_each_session_ends_where_its_time_is_up() -> None:
 def test_what_fits_into_one_session_takes_one_and_nothing_takes_none() -> None:
     assert sessions(stages(sft=1, grpo=2), 9)["count"] == 1
     assert sessions(stages(sft=0, grpo=None), 9) == {"hours": 9, "count": 0, "listed": []}
+    booted = [{**one, "at_least": {"seconds": 3600.0}} for one in stages(grpo=None)]
+    assert sessions([*stages(sft=8.5), *booted], 9)["count"] == 2
 
 
 def test_a_session_too_short_for_anything_is_counted_and_not_listed() -> None:

@@ -180,7 +180,9 @@ def test_a_zone_that_refuses_gives_way_to_the_next(kind: Kind) -> None:
         assert (step.state, step.action, step.status) == ("requested", "next_zone", None)
         assert step.problem == Problem(kind, f"{kind} in us-west4-a")
         step = next_step(state, seen, replace(TERMS, refusals=full))
-        assert_lost(step, f"full in us-central1-a\n{kind} in us-west4-a")
+        assert_lost(
+            step, f"full in us-central1-a\n{kind} in us-west4-a\nRun the same command later"
+        )
 
 
 def test_quotas_that_are_exhausted_everywhere_are_bad_input() -> None:

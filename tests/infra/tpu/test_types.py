@@ -58,3 +58,6 @@ def test_every_type_is_a_target_and_an_unknown_one_is_explained() -> None:
         check_target(target)
     with pytest.raises(InputError, match=r"unknown target 'v5e-9'\. Did you mean 'v5e-"):
         check_target("v5e-9")
+    for meant in ("v5litepod-8", "V5E-8"):  # Google's name; it was taken for the dearer v5p-8
+        with pytest.raises(InputError, match=r"Did you mean 'v5e-8'"):
+            check_target(meant)
