@@ -88,7 +88,7 @@ def nightly(
         if state.is_cancelled():
             return Cancelled(message=state.message)
         if not state.is_completed():
-            return Failed(message=f"{state.message}; {_stays(champion)}")
+            return Failed(message=f"{_clause(state.message)}; {_stays(champion)}")
         run = seen[-1]
         try:
             fresh = new_rows(opened, run, last[0] if last else None)
@@ -98,7 +98,8 @@ def nightly(
             return Cancelled(message=str(stopped))
         except (InputError, StageFailed, OSError, Damaged) as error:
             return Failed(
-                message=f"run {run.run_id} could not be judged: {error}; {_stays(champion)}"
+                message=f"run {run.run_id} could not be judged: {_clause(error)};"
+                f" {_stays(champion)}"
             )
     said = f"run {run.run_id} was promoted: {decision.why}"
     if not decision.promoted:
@@ -115,6 +116,11 @@ def nightly(
     return Completed(
         name="Promoted" if decision.promoted else "Kept", message=f"{said}{asked}; {fresh.text}"
     )
+
+
+def _clause(said: object) -> str:
+    """A message, for a sentence that goes on after it."""
+    return str(said).removesuffix(".")
 
 
 def _stays(champion: Champion | None) -> str:

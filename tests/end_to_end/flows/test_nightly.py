@@ -172,6 +172,7 @@ def test_a_failed_run_keeps_the_champion_and_says_why(nights: Nights) -> None:
     state = nights.run(lambda: nights.make(0.9).model_copy(update={"stages": ()}))
     assert state.type.value == "FAILED"
     assert f"judged: run '{NIGHT.format(2)}' has no trained model" in (state.message or "")
+    assert (state.message or "").endswith(f", simpo; {stays}")
     assert nights.champions == [NIGHT.format(1)]
 
 
