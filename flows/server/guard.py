@@ -18,13 +18,21 @@ like Prefect's login page, keeps the key in the local storage of its origin.
 
 What it admitted and Prefect refuses because its database is busy, the guard asks again: Prefect's
 clients do that, its pages do not, and a click on Submit would start nothing.
+
+Prefect can hang for as long as SQLite waits for a lock, which is a minute: when the garbage
+collector, in the main thread and with the interpreter's lock, closes a cursor that a failed
+statement left behind, it waits for that cursor's connection, which another thread has waiting for
+the lock of a third, which cannot go on. So the guard collects what a refused request left as soon
+as it is refused, and connections wait for LOCK_SECONDS at most.
 """
 
 import asyncio
+import gc
 import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -46,6 +54,9 @@ MOST_BYTES = 2000
 
 BUSY_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """How long to wait, each time, before Prefect is asked again that was busy."""
+
+LOCK_SECONDS = 5.0
+"""How long a statement waits for the lock of an SQLite database. Prefect itself says 60."""
 
 # 'unsafe-eval' is for the graph of a run, which both of Prefect's pages draw with PixiJS.
 HEADERS = {
@@ -203,6 +214,8 @@ async def _busy(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> boo
     except Exception:  # Starlette raises once more what it has answered
         if not busy:
             raise
+    if busy:
+        gc.collect()
     return busy
 
 
@@ -248,7 +261,23 @@ def guarded(host: str, port: int, front: str | None) -> Guard:
         raise RuntimeError(
             "PREFECT_SERVER_API_AUTH_STRING is not set: a server of ours asks for a key"
         )
+    wait_less()
     return Guard(create_app(final=True), key.get_secret_value(), port, origins(host, port, front))
+
+
+def wait_less() -> None:
+    """Have connections to SQLite wait for LOCK_SECONDS, whatever those who open them say."""
+    from sqlalchemy import event
+    from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
+    from sqlalchemy.pool import Pool
+
+    @event.listens_for(Pool, "checkout")
+    def _(connection: Any, record: Any, _: Any) -> None:
+        if isinstance(connection, AsyncAdapt_aiosqlite_connection) and "waits" not in record.info:
+            record.info["waits"] = LOCK_SECONDS
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA busy_timeout = {1000 * LOCK_SECONDS:.0f}")
+            cursor.close()
 
 
 def main(host: str, port: str, front: str | None = None) -> None:

@@ -2,15 +2,22 @@
 every route, every header."""
 
 import asyncio
+import gc
 import re
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from prefect.server.api.server import custom_internal_exception_handler
-from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_UI_API_URL, temporary_settings
+from prefect.settings import (
+    PREFECT_API_DATABASE_CONNECTION_URL,
+    PREFECT_SERVER_API_AUTH_STRING,
+    PREFECT_UI_API_URL,
+    temporary_settings,
+)
 from sqlalchemy.exc import OperationalError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -236,6 +243,41 @@ def test_a_body_waits_until_it_is_asked_for_and_who_hangs_up_asks_once(code, rec
     assert asked == [pieces[:2] if code == 503 else []]
     assert len(pieces) - len(list(left)) == received
     assert sent == ([] if code == 503 else [401, None])
+
+
+def test_a_refused_request_leaves_no_cursor_and_a_lock_is_waited_for_seconds(
+    client, tmp_path, monkeypatch
+):
+    """Prefect's own wait of a minute, with a cursor that the collector finds meanwhile, stops all
+    of its threads for that minute."""
+    left: list[weakref.ref[Exception]] = []
+
+    async def refuse(request: Request) -> None:
+        error = OperationalError("INSERT", {}, sqlite3.OperationalError("database is locked"))
+        error.circle = error  # type: ignore[attr-defined]  # as tracebacks make them
+        left.append(weakref.ref(error))
+        raise error
+
+    async def busy_timeout() -> int:
+        from prefect.server.database import provide_database_interface
+
+        async with (await provide_database_interface().engine()).connect() as connection:
+            return int((await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar_one())
+
+    monkeypatch.setattr(guard, "BUSY_SECONDS", (0.0, 0.0))
+    handlers = {Exception: custom_internal_exception_handler}
+    app = Starlette(routes=[Route("/api", refuse, methods=["POST"])], exception_handlers=handlers)
+    asked = Guard(app, KEY, PORT, origins("127.0.0.1", PORT, None))
+    gc.disable()
+    try:
+        again = TestClient(asked, base_url=OWN, raise_server_exceptions=False)
+        assert again.post("/api", json={}).status_code == 503
+        assert [one() for one in left[:-1]] == [None] * len(guard.BUSY_SECONDS)
+    finally:
+        gc.enable()
+    url = f"sqlite+aiosqlite:///{tmp_path}/prefect.db"
+    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: url}):
+        assert asyncio.run(busy_timeout()) == 1000 * guard.LOCK_SECONDS
 
 
 def test_a_link_lets_one_browser_in_once_and_expires(client, monkeypatch):
