@@ -198,6 +198,7 @@ class Outbox:
         self._queue: deque[Record] = deque()
         self._sent: deque[Any] = deque(maxlen=BATCH)  # the newest events, the oldest first
         self._unsure: list[Any] = []  # events that were sent before a loss
+        self._alone = 0  # so many records at the head go one by one: some of them were refused
         self._lock, self._closing = threading.Lock(), threading.Event()
         context = contextvars.copy_context()  # Prefect's settings are in it
         self._thread = threading.Thread(
@@ -239,7 +240,8 @@ class Outbox:
         """Send the records at the head of the queue that go to the same place."""
         with self._lock:
             path = self._queue[0][0]
-            batch = list(takewhile(lambda one: one[0] == path, islice(self._queue, BATCH)))
+            most = 1 if self._alone else BATCH
+            batch = list(takewhile(lambda one: one[0] == path, islice(self._queue, most)))
         records = [record for _, record in batch]
         try:
             if self._unsure:
@@ -255,7 +257,11 @@ class Outbox:
             if self._unsure:  # they were refused, and what comes after them was not sent yet
                 self._unsure = []
                 return
-            self.dropped += len(batch)
+            if len(batch) > 1:
+                self._alone = len(batch)
+                return
+            self.dropped += 1
+        self._alone = max(0, self._alone - len(batch))
         with self._lock:
             for _ in batch:
                 self._queue.popleft()
