@@ -170,8 +170,8 @@ class CloudTpuBackend(JobBackend):
             thread.join(max(0.0, until - time.monotonic()))
         alive = {store for thread, store in self._releases.items() if thread.is_alive()}
         left += [
-            "machines of earlier runs may still be there; `lyceum gc --target"
-            f" {self._kind.name} --store {store}` lists them, and removes them with --delete"
+            f"machines of earlier runs may still be there; {self._gc(store)} lists them, and"
+            " removes them with --delete"
             for store in sorted(alive)
         ]
         return left
@@ -191,9 +191,13 @@ class CloudTpuBackend(JobBackend):
                 release(self._api, store, key, jobs, self._settings, say)
         except (ApiError, InputError, OSError) as error:
             say(
-                f"a machine of an earlier run may still be there ({error}); `lyceum gc --target"
-                f" {self._kind.name} --store {store.uri}` lists it, and removes it with --delete"
+                f"a machine of an earlier run may still be there ({error});"
+                f" {self._gc(store.uri)} lists it, and removes it with --delete"
             )
+
+    def _gc(self, store: str) -> str:
+        """The command that finds what is left of this target's machines, of a store."""
+        return f"`lyceum gc --target {self._kind.name} --store {store}`"
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
         """See JobBackend. Looks in all zones where the type is offered, and those of
