@@ -30,12 +30,14 @@ ROOT = Path(__file__).resolve().parent.parent
 or what a machine was sent."""
 
 WORKER = (sys.executable, "-m", "tasks.worker")
+KILL_SECONDS = 30.0
+"""Seconds to wait for a killed worker: one that is stuck in a driver does not even end then."""
 LOG_LINES_IN_ERROR = 10
 
 
 class Worker:
     """The worker of one job: not started, running, or ended, which it is when nothing of its
-    process group is left.
+    process group is left, or nothing that can be killed.
 
     Args:
         store: where `job.json` lies (`Store.path`), the worker writes `status.json`, and its output
@@ -112,16 +114,16 @@ class Worker:
             self._end(stop_seconds)
             return status
         status = status or JobStatus(state="running", heartbeat=time.time())
-        if code is None:
+        if code is None and not self.ended:
             return status
         self._end(stop_seconds)
-        if self._stopped:
+        if self._stopped or code is None:
             return JobStatus(state="cancelled", heartbeat=time.time())
         return self._died(status, code)
 
     def stop(self, seconds: float) -> None:
         """Ask the worker to stop (SIGTERM), and kill it with all its children after so many
-        seconds. Returns when it is gone."""
+        seconds. Returns when it is gone, or cannot be killed."""
         self._stopped = True
         if self._process is not None and not self.ended:
             self._signal(signal.SIGTERM)
@@ -135,7 +137,8 @@ class Worker:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         self._signal(signal.SIGKILL)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECONDS)
         self.ended = True
 
     def _signal(self, number: int) -> None:

@@ -2,9 +2,10 @@
 `infra/tpu/bootstrap_tpu.sh`.
 
 It runs the worker like the local backend, and reports to the store by the contract of
-`infra.store.remote`. When the cloud takes the machine back, or the operating system shuts down, it
-stops the worker and writes the log and the status so far at once. At the end it waits for the
-backend to delete the machine, and deletes it itself if nobody does because the flow is gone.
+`infra.store.remote`. When the cloud takes the machine back, the operating system shuts down, or the
+worker hangs, it stops the worker and writes the log and the status so far at once. At the end it
+waits for the backend to delete the machine, and deletes it itself if nobody does because the flow
+is gone.
 
 The agent does not load JAX. Its environment contains all that it needs (see the script), and the
 worker's settings.
@@ -28,10 +29,12 @@ from infra.context import context
 from infra.process import Worker, failed, read_lines, worker_environment
 from infra.secrets import mask
 from infra.settings import Settings
+from infra.silence import Silence
 from infra.store.remote import host_status, log_chunk
 from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job_record import TpuRecord, record_name
+from infra.tpu.state_machine import duration
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError
 from schemas.job import JobSpec, JobStatus
@@ -62,6 +65,12 @@ _WATCHED = {
 _METADATA_SECONDS = 5.0
 DELETE_SECONDS = 10.0
 _BOOT_SECONDS = 3600.0
+
+MUTE_SECONDS = 60.0
+"""Nobody takes a worker's silence for a hang before this, however short `silence` is."""
+HANG_SECONDS = 3600.0
+"""The longest time in which work that goes on may show neither progress nor a line of the log,
+beside the waits that the settings allow."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +127,14 @@ class Agent:
         self._status = JobStatus(state="running", heartbeat=time.time())
         self._target = ""
         self._taken, self._late = "", False
+        # where the agent itself stood still it could hear nothing
+        self._mute, self._idle = Silence(MUTE_SECONDS), Silence(MUTE_SECONDS)
         self._stop = threading.Event()
         self._ended = threading.Event()
 
     def stop(self, why: str) -> None:
-        """End the job, because the machine ends. It reports only the first reason."""
+        """End the job, because the machine ends or the worker hangs. It reports only the first
+        reason."""
         if not self._stop.is_set():
             self._taken = why
             self._stop.set()
@@ -175,9 +187,25 @@ class Agent:
             if status.state in FINAL:
                 return status
             self._status = status
+            if why := self._hang(status):
+                self.stop(why)
         log.warning("%s; the worker is asked to stop", self._taken)
         self._worker.stop(self._settings.stop_seconds)
         return self._worker.poll(self._settings.stop_seconds)
+
+    def _hang(self, status: JobStatus) -> str:
+        """Why a running worker will not end by itself; empty if it may. A stage that is stuck
+        leaves its heart beating, which is a thread of its own. Only the first host must show
+        progress: the others work for it."""
+        mute = self._mute.of(status.heartbeat)
+        idle = self._idle.of((status.progress, self._worker.log.stat().st_size))
+        if mute > max(self._place.silence, MUTE_SECONDS):
+            return f"the worker on this machine gave no sign of life for {duration(mute)}"
+        waits = self._settings.judge_patience_seconds + self._settings.store_seconds
+        if self._place.host == 0 and idle > HANG_SECONDS + waits:
+            stuck = "made no progress and logged nothing"
+            return f"the worker on this machine {stuck} for {duration(idle)}"
+        return ""
 
     def _report(self) -> None:
         """Report the worker's status to the store until it has ended. While the store is away, the
@@ -225,7 +253,7 @@ class Agent:
         if place.host and final.state == "succeeded":
             self._wait_for_silence(host_status(place.key, place.attempt, 0))
         elif not self._late:  # else nobody follows it
-            # not at all when the machine is about to go: its request would be left
+            # not at all after `stop`: where the machine is about to go its request would be left
             self._stop.wait(place.silence)
         if self._target not in TPU_TYPES:
             raise InputError(

@@ -3,6 +3,7 @@ away, and that it leaves none behind."""
 
 import functools
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
+import infra.process
 from infra.backend import JobHandle, pause_file
 from infra.process import Worker
 from infra.settings import Settings, TpuSettings
@@ -83,11 +85,19 @@ class Desk:
         patch.setattr(agent_module, "DELETE_SECONDS", 0.01)
         patch.setenv("GCE_METADATA_HOST", self.metadata.address)
 
-    def run(self, lines: str, host: int = 0, silence: float = 0.0) -> JobStatus:
+    def run(
+        self, lines: str, host: int = 0, silence: float = 0.0, patience: float = 60.0
+    ) -> JobStatus:
         """Run a worker to its end; returns the host's last word."""
         command = [sys.executable, "-c", WORKER + lines]
         self._patch.setattr(agent_module, "Worker", functools.partial(Worker, command=command))
-        settings = Settings(heartbeat_seconds=0.05, stop_seconds=1.0, compile_cache="")
+        settings = Settings(
+            heartbeat_seconds=0.05,
+            stop_seconds=1.0,
+            compile_cache="",
+            store_seconds=patience / 2,
+            judge_patience_seconds=patience / 2,
+        )
         self.agent = Agent(place(host, silence), self.store, settings)
         self.agent.run()
         return self.store.read_json(host_status("k", "1", host), JobStatus)
@@ -218,6 +228,59 @@ def test_a_machine_that_is_taken_away_stops_the_worker_and_the_job_is_lost(
     assert (status.state, status.exit_code, status.lost) == ("failed", 1, True)
     assert words in (status.error or "")
     assert len(desk.removed) == 1
+
+
+STOPPED = SLEEP.replace("time.sleep(60)", "os.kill(os.getpid(), signal.SIGSTOP)")
+BEATS = """
+for beat in range(1200): status('running', progress={'done': 1, 'total': 2}); time.sleep(0.05)
+"""
+WORKS = """
+for done in range(30): status('running', progress={'done': done, 'total': 30}); time.sleep(0.05)
+status('succeeded')
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "lines", "host", "words"),
+    [
+        ("MUTE_SECONDS", STOPPED, 0, "gave no sign of life for"),
+        ("MUTE_SECONDS", STOPPED, 1, "gave no sign of life for"),
+        ("HANG_SECONDS", BEATS, 0, "made no progress and logged nothing for"),
+    ],
+)
+def test_a_worker_that_hangs_loses_the_job_and_its_machine(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, limit: str, lines: str, host: int, words: str
+) -> None:
+    """Its machine reported on and on, and was paid for: with a flow or without."""
+    monkeypatch.setattr(agent_module, limit, 1.0)
+    status = desk.run(lines, host, patience=0.1)
+    assert (status.state, status.exit_code, status.lost) == ("failed", 1, True)
+    assert re.search(f"^the worker on this machine {words} [1-9] s; the job goes on", status.error)
+    assert len(desk.removed) == 1
+
+
+def test_a_worker_that_works_or_waits_as_its_settings_allow_does_not_hang(desk, monkeypatch):
+    monkeypatch.setattr(agent_module, "HANG_SECONDS", 0.3)
+    assert desk.run(WORKS, patience=0.1).state == "succeeded"
+    waits = "time.sleep(1.5); status('succeeded')"
+    assert desk.run(waits, patience=60.0).state == "succeeded"
+    desk.store.write_json("work/k/1/status.json", JobStatus(state="succeeded", heartbeat=0.0))
+    assert desk.run(waits, host=1, patience=0.1).state == "succeeded", "it waits for the first one"
+
+
+def test_a_worker_that_cannot_even_be_killed_does_not_keep_its_machine(desk, monkeypatch):
+    """One that is stuck in a driver: the agent waited for its end without end."""
+    monkeypatch.setattr(infra.process, "KILL_SECONDS", 0.1)
+
+    def wait(process: subprocess.Popen[bytes], timeout: float = 300.0) -> int:
+        time.sleep(timeout)
+        raise subprocess.TimeoutExpired("worker", timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda process: None)
+    desk.when("started", lambda: desk.agent.stop("the machine is being preempted"))
+    status = desk.run(SLEEP)
+    assert (status.state, status.lost, len(desk.removed)) == ("failed", True, 1)
 
 
 def said(desk: Desk) -> JobStatus:
