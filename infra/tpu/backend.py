@@ -31,7 +31,7 @@ from infra.store.store import Store, attempt_file
 from infra.tpu.api import ApiError, TpuApi
 from infra.tpu.job import Order, TpuJob
 from infra.tpu.job_record import TpuRecord, record_name, store_label
-from infra.tpu.reaper import RELEASE_SECONDS, reap, release, unfinished
+from infra.tpu.reaper import RELEASE_SECONDS, gc_command, reap, release, unfinished
 from infra.tpu.state_machine import DEAD, TAKEN, failure
 from infra.tpu.types import TpuType
 from schemas.base import InputError, StageFailed
@@ -170,8 +170,8 @@ class CloudTpuBackend(JobBackend):
             thread.join(max(0.0, until - time.monotonic()))
         alive = {store for thread, store in self._releases.items() if thread.is_alive()}
         left += [
-            f"machines of earlier runs may still be there; {self._gc(store)} lists them, and"
-            " removes them with --delete"
+            "machines of earlier runs may still be there;"
+            f" {gc_command(self._kind.name, store)} lists them, and removes them with --delete"
             for store in sorted(alive)
         ]
         return left
@@ -192,12 +192,8 @@ class CloudTpuBackend(JobBackend):
         except (ApiError, InputError, OSError) as error:
             say(
                 f"a machine of an earlier run may still be there ({error});"
-                f" {self._gc(store.uri)} lists it, and removes it with --delete"
+                f" {gc_command(self._kind.name, store.uri)} lists it, and removes it with --delete"
             )
-
-    def _gc(self, store: str) -> str:
-        """The command that finds what is left of this target's machines, of a store."""
-        return f"`lyceum gc --target {self._kind.name} --store {store}`"
 
     def reap(self, store: Store, delete: bool) -> list[Leftover]:
         """See JobBackend. Looks in all zones where the type is offered, and those of

@@ -20,6 +20,7 @@ from infra.tpu.api import GONE, QUEUED, ApiError, Resource, TpuApi, left_over, z
 from infra.tpu.job_record import TpuRecord, record_name
 from infra.tpu.listener import Listener
 from infra.tpu.problems import Problem
+from infra.tpu.reaper import gc_command
 from infra.tpu.state_machine import BEFORE, Seen, State, Step, Terms, duration, failure, next_step
 from infra.tpu.types import TpuType
 from schemas.base import InputError
@@ -218,13 +219,9 @@ class TpuJob:
             problem=self._problem,
             hosts=self._listener.hosts(),
         )
-        terms = Terms(
-            what=f"{self._kind.name} ({self._tpu.tier})",
-            zone=zone_of(record.resources[-1]),
-            tpu=self._tpu,
-            more_zones=bool(self._zones),
-            refusals=self._refusals,
-        )
+        what, zone = f"{self._kind.name} ({self._tpu.tier})", zone_of(record.resources[-1])
+        gc = gc_command(self._kind.name, self._store.uri)
+        terms = Terms(what, zone, self._tpu, gc, bool(self._zones), self._refusals)
         return next_step(record.state, seen, terms)
 
     def _take(self, step: Step) -> None:

@@ -85,8 +85,7 @@ def explain(
             f"{what}: project {project} has no quota left for this ({words}). Ask for more at"
             f" https://console.cloud.google.com/iam-admin/quotas?project={project} (service Cloud"
             f" TPU API), name a zone where you have some (LYCEUM_ZONES; {kind.name} is offered in"
-            f" {', '.join(kind.zones)}), choose another tier (LYCEUM_TPU_TIER), or remove what"
-            f" holds it: lyceum gc --target {kind.name} --delete",
+            f" {', '.join(kind.zones)}), or choose another tier (LYCEUM_TPU_TIER).",
         )
     if _DISABLED.search(words):
         text = (

@@ -32,6 +32,11 @@ NO_PLACE = ("invalid", "permission")
 """Problems of a zone that this project may not use, so that it has no resources there."""
 
 
+def gc_command(target: str, store: str) -> str:
+    """The command that finds what is left of a target's machines, of a store."""
+    return f"`lyceum gc --target {target} --store {store}`"
+
+
 def reap(
     api: TpuApi,
     store: Store,

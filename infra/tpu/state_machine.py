@@ -85,6 +85,7 @@ class Terms:
         what: for people, e.g. `v5e-8 (spot)`.
         zone: of the request.
         tpu: settings with the limits of time.
+        gc: the command that finds what is left of earlier machines.
         more_zones: whether there is another zone to try.
         refusals: why earlier zones failed.
     """
@@ -92,6 +93,7 @@ class Terms:
     what: str
     zone: str
     tpu: TpuSettings
+    gc: str
     more_zones: bool = False
     refusals: tuple[Problem, ...] = ()
 
@@ -260,6 +262,11 @@ def _refused(problem: Problem, terms: Terms) -> Step:
         text += (
             "\nRun the same command later, or name other zones (LYCEUM_ZONES) or another tier"
             " (LYCEUM_TPU_TIER)."
+        )
+    if any(one.kind == "quota" for one in refusals):
+        text += (
+            f"\nMachines of earlier runs hold quota, too: {terms.gc} lists them, and removes them"
+            " with --delete."
         )
     hopeless = all(one.kind == "quota" for one in refusals)
     last = failure(text, exit_code=2) if hopeless else failure(text, lost=True)

@@ -27,7 +27,7 @@ NODES = (
 )  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NAME = "projects/p/locations/us-west4-a/queuedResources/lyceum-1"
-TERMS = Terms("v5e-8 (spot)", "us-west4-a", TpuSettings())
+TERMS = Terms("v5e-8 (spot)", "us-west4-a", TpuSettings(), "`lyceum gc`")
 STATES: tuple[State, ...] = get_args(State)
 LIVE = STATES[:5]
 ENDED: tuple[State, ...] = STATES[5:8]
@@ -190,6 +190,7 @@ def test_quotas_that_are_exhausted_everywhere_are_bad_input() -> None:
     terms = replace(TERMS, refusals=(Problem("quota", "none in us-central1-a"),))
     step = next_step("requested", Seen(0, problem=Problem("quota", "none in us-west4-a")), terms)
     assert (step.status.lost, step.status.exit_code) == (False, 2)
+    assert step.status.error.endswith("`lyceum gc` lists them, and removes them with --delete.")
 
 
 @pytest.mark.parametrize("kind", ["permission", "invalid", "disabled", "credentials"])

@@ -250,7 +250,7 @@ RESOURCE_EXHAUSTED | stockout | no free TPUs |
 INTERNAL | stockout | no free TPUs | ZONE_RESOURCE_POOL_EXHAUSTED
 DEADLINE_EXCEEDED | stockout | no free TPUs |
     The start timing constraint 'valid until' of the request has expired.
-RESOURCE_EXHAUSTED | quota | lyceum gc --target v5e-8 |
+RESOURCE_EXHAUSTED | quota | or choose another tier (LYCEUM_TPU_TIER). |
     Quota limit 'TPUV6E' has been exceeded. Limit: 0 in region us-east5.
 RESOURCE_EXHAUSTED | transient | does not answer |
     Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'

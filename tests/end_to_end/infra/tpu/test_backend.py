@@ -103,6 +103,8 @@ def test_when_no_zone_has_a_tpu_the_job_is_lost_and_each_zone_says_why(shop: Wor
     assert (status.exit_code, status.cost_usd) == (1, 0.0)
     assert "v5e-8 (spot) in us-central1-a: the zone has no free TPUs" in status.error
     assert "v5e-8 (spot) in us-west4-a: project lyceum-test has no quota left" in status.error
+    gc = f"`lyceum gc --target v5e-8 --store {shop.store.uri}`"
+    assert f"Machines of earlier runs hold quota, too: {gc} lists them" in status.error
 
 
 def test_zones_near_the_bucket_are_tried_and_others_only_if_that_is_allowed(shop: Workshop) -> None:
