@@ -121,6 +121,8 @@ def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared
     configs = {stage.name: stage.config_json for stage in resolved.stages}
     require_consent(configs, resolved.folders, code)
     check_target(target)
+    if target != "local":
+        _ = context().tpu  # raises what does not fit
     for name in force:
         resolved.stage(name)
     check_reach(target, given.store)

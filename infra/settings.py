@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import os
 import platform
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -70,6 +71,19 @@ def _whole_path(path: str) -> str:
 
 
 Directory = Annotated[str, AfterValidator(_whole_path)]
+
+
+_LABEL = re.compile(r"(?!lyceum)[a-z][a-z0-9_-]{0,62}=[a-z0-9_-]{0,63}")
+
+
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    for one in (f"{label}={value}" for label, value in labels.items()):
+        if not _LABEL.fullmatch(one):
+            raise ValueError(
+                f"{one} is no label: lower-case letters, digits, - and _, at most 63 of them, a"
+                " letter first, and not the prefix lyceum"
+            )
+    return labels
 
 
 class _FromEnvironment(StrictModel):
@@ -277,7 +291,7 @@ class TpuSettings(_FromEnvironment):
     subnetwork: str = ""
     external_ips: bool = True
     service_account: str = ""
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: Annotated[dict[str, str], AfterValidator(_labels)] = Field(default_factory=dict)
     tags: tuple[str, ...] = ()
     data_disk: str = ""
     usd_per_chip_hour: float | None = Field(default=None, ge=0)

@@ -52,8 +52,6 @@ _SENT = {
 }
 """Settings that the VMs get too."""
 _HOPELESS = {*TAKEN, *DEAD, "FAILED"}
-_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 class CloudTpuBackend(JobBackend):
@@ -65,22 +63,9 @@ class CloudTpuBackend(JobBackend):
 
     Attributes:
         jobs: the jobs that this process follows.
-
-    Raises:
-        InputError: labels that no resource can have.
     """
 
     def __init__(self, kind: TpuType, settings: Settings, tpu: TpuSettings) -> None:
-        for label, value in tpu.labels.items():
-            if (
-                not _LABEL.fullmatch(label)
-                or not _LABEL_VALUE.fullmatch(value)
-                or label.startswith("lyceum")
-            ):
-                raise InputError(
-                    f"LYCEUM_TPU_LABELS: {label}={value} is no label: lower-case letters, digits, -"
-                    " and _, at most 63 of them, a letter first, and not the prefix lyceum."
-                )
         self._kind, self._settings, self._tpu = kind, settings, tpu
         self._api = TpuApi(kind, tpu)
         self._lock = threading.Lock()

@@ -37,6 +37,9 @@ def test_a_setting_that_does_not_fit_names_its_variable(variable: str, value: st
         (Settings, "LYCEUM_COMPILE_CACHE", "cache/jax", "give an absolute path, or one that"),
         (TpuSettings, "LYCEUM_TPU_TIER", "cheap", "'spot', 'on-demand' or 'guaranteed'"),
         (TpuSettings, "LYCEUM_TPU_LABELS", "team=nlp,cost:42", "'cost:42' has no =; write key="),
+        (TpuSettings, "LYCEUM_TPU_LABELS", "Team=x", "Team=x is no label: lower-case letters"),
+        (TpuSettings, "LYCEUM_TPU_LABELS", "team=X Y", "team=X Y is no label"),
+        (TpuSettings, "LYCEUM_TPU_LABELS", "lyceum-key=x", "not the prefix lyceum"),
     ],
 )
 def test_a_value_that_is_none_of_the_valid_ones_says_which_are(settings, variable, value, fix):

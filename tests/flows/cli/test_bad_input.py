@@ -210,6 +210,18 @@ def test_a_bad_environment_variable(fails, tiny_recipe, monkeypatch):
         assert "LYCEUM_LOCAL_KINDS: unknown stage kind 'rebalanse'. Did you mean 'reb" in said
 
 
+@pytest.mark.parametrize("setting", ["LYCEUM_TPU_TIER=spott", "LYCEUM_TPU_LABELS=Team=nlp"])
+def test_a_wrong_setting_of_tpus_is_told_before_prefect_starts(
+    fails: Fails, tiny_recipe: Path, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    """With LYCEUM_PLAN=false, where nothing else reads them before."""
+    monkeypatch.setenv("LYCEUM_PLAN", "false")
+    monkeypatch.setenv(*setting.split("=", 1))
+    monkeypatch.setattr("flows.cli.lanes.prefect_api", Mock(side_effect=AssertionError))
+    where = "--target", "v5e-8", "--store", f"gs://{gcs_bucket}/lyceum"
+    assert f"{setting.partition('=')[0]}=" in fails("run", tiny_recipe, *where)
+
+
 ANSWERED = """name = "gemma"
 model = "gemma3-tiny"
 prompt_length = 64

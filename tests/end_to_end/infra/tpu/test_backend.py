@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 
 from infra.backend import pause_file
-from infra.settings import Settings, TpuSettings
 from infra.store.remote import log_chunk
 from infra.store.store import attempt_file
-from infra.tpu.backend import CloudTpuBackend
 from infra.tpu.job_record import store_label
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, StageFailed
@@ -187,13 +185,6 @@ def test_a_store_that_a_tpu_cannot_reach_is_refused(shop: Workshop, tmp_path: Pa
     with pytest.raises(InputError, match="--store gs://BUCKET/PREFIX"):
         shop.backend().submit(shop.spec().model_copy(update={"store": str(tmp_path)}))
     assert shop.tpu.resources() == []
-
-
-def test_labels_that_cannot_be_are_refused() -> None:
-    for labels in ({"Team": "x"}, {"team": "X Y"}, {"lyceum-key": "x"}):
-        settings = TpuSettings(endpoint="127.0.0.1:9", project="p", labels=labels)
-        with pytest.raises(InputError, match="LYCEUM_TPU_LABELS"):
-            CloudTpuBackend(TPU_TYPES["v5e-8"], Settings(), settings)
 
 
 def test_vms_are_told_what_they_need(shop, tmp_path, monkeypatch):
