@@ -86,3 +86,9 @@ class RunRecord(StrictModel):
     report: str | None = None
     group: str | None = None
     execution: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What the machines of all stages cost, see StageRecord."""
+        costs = [stage.cost_usd for stage in self.stages if stage.cost_usd is not None]
+        return sum(costs) if costs else None

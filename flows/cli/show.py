@@ -107,7 +107,8 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
     from flows.report.summaries import stages_done
 
     seconds = (record.finished or time.time()) - record.started
-    yield stages_done(record, f"{record.run_id}: {record.status} in {seconds:.1f} s")
+    paid = "" if record.cost_usd is None else f", {record.cost_usd:.2f} USD by list price"
+    yield stages_done(record, f"{record.run_id}: {record.status} in {seconds:.1f} s{paid}")
     for stage in record.stages:
         error = stage.error if stage.outcome != "skipped" else None  # for what failed before it
         yield from (f"{stage.name}: {said}" for said in (error, stage.repaired) if said)

@@ -18,12 +18,14 @@ MOST_DIFFERENCES = 4
 
 
 def stages_done(record: RunRecord, title: str = "") -> ui.Table:
-    """A row for each stage of a run."""
-    rows = [
-        (stage.name, stage.kind, stage.outcome, f"{stage.seconds:.1f}", headline(stage.metrics))
-        for stage in record.stages
-    ]
-    return ui.Table(("stage", "kind", "status", "seconds", "metrics"), rows, title)
+    """A row for each stage of a run; with what its machines cost, where any was paid."""
+    rows, priced = [], record.cost_usd is not None
+    for stage in record.stages:
+        usd = "" if stage.cost_usd is None else f"{stage.cost_usd:.2f}"
+        took = f"{stage.seconds:.1f}", *[usd] * priced
+        rows.append((stage.name, stage.kind, stage.outcome, *took, headline(stage.metrics)))
+    heads = "stage", "kind", "status", "seconds", *["USD"] * priced, "metrics"
+    return ui.Table(heads, rows, title)
 
 
 def stages_planned(

@@ -255,8 +255,8 @@ def _took(run: RunResults) -> str:
         whole = len(made) == len(run.stages)
         text += f" and reused {reused} of {amount(len(run.stages), 'stage')}"
         text += f" (making all of them took {took})" if whole else ""
-    costs = [stage.cost_usd for stage in record.stages if stage.cost_usd is not None]
-    return text + (f" and cost {sum(costs):,.2f} US dollars by list price." if costs else ".")
+    usd = record.cost_usd
+    return text + (f" and cost {usd:,.2f} US dollars by list price." if usd is not None else ".")
 
 
 def stage_verdicts(run: RunResults) -> list[Sentence]:

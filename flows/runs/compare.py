@@ -91,7 +91,6 @@ def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:
-    costs = [stage.cost_usd for stage in record.stages if stage.cost_usd is not None]
     return {
         "run_id": record.run_id,
         "recipe": record.recipe.name,
@@ -99,7 +98,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "target": record.target,
         "status": run_status(record),
         "seconds": record.finished - record.started if record.finished else None,
-        "cost_usd": sum(costs) if costs else None,
+        "cost_usd": record.cost_usd,
     }
 
 

@@ -2,6 +2,7 @@
 process is gone."""
 
 import json
+import re
 import time
 from pathlib import Path
 from unittest.mock import Mock
@@ -76,6 +77,20 @@ def test_a_run_says_what_it_was_stopped_in(store, run, capsys):
     assert "failed</" not in page
     assert [one.outcome for one in run.record.stages] == ["stopped"]
     assert StageRecord(name="sft", kind="sft", status="skipped").outcome == "skipped"
+
+
+def test_what_the_machines_of_a_run_cost_is_said_at_its_end(run, capsys):
+    """Beside its seconds, as the plan had promised it; a stage on this machine costs nothing."""
+    for name, usd in (("distill", None), ("rebalance", 1.234)):
+        run.stage(begun(name).model_copy(update={"status": "ran", "cost_usd": usd}))
+    run.finish("succeeded")
+    show.show(show.run(run.record, "tiny.toml", {}))
+    said = capsys.readouterr().out
+    assert re.search(r": succeeded in \d+\.\d s, 1\.23 USD by list price\n", said)
+    rows = [[cell.strip() for cell in line.split("│")] for line in said.splitlines()]
+    found = {row[1]: row[4:6] for row in rows if len(row) > 4}
+    assert found == {"distill": ["0.0", ""], "rebalance": ["0.0", "1.23"]}
+    assert "┃ seconds ┃ USD " in said
 
 
 def test_a_store_that_takes_no_record_does_not_end_the_run(store, run, monkeypatch, caplog):
