@@ -45,7 +45,8 @@ class Fork:
 
     def __init__(self, told: int) -> None:
         self.pid: int | None = None
-        self._told = told
+        self._told, self._ready = told, select.poll()  # `select.select` knows 1024 descriptors
+        self._ready.register(told, select.POLLIN)
         self._text = b""
         self._code: int | None = None
         self._lock = threading.Lock()
@@ -77,7 +78,7 @@ class Fork:
             return self.pid
 
     def _read(self, seconds: float) -> None:
-        if self._code is not None or not select.select([self._told], [], [], seconds)[0]:
+        if self._code is not None or not self._ready.poll(1000 * seconds):
             return
         data = os.read(self._told, 4096)
         self._text += data

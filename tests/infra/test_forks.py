@@ -2,8 +2,10 @@
 nothing behind. The worker is the real one."""
 
 import errno
+import fcntl
 import gc
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -145,6 +147,23 @@ def test_exit_codes_and_signals_come_through_the_pipe() -> None:
         os.write(tells, said)
         os.close(tells)
         assert worker.wait(5) == worker.poll() == code
+
+
+def test_a_process_with_thousands_of_open_files_follows_a_worker() -> None:
+    """`select` refused descriptors from 1024 on, and the run ended."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 4096), limits[1]))
+    try:
+        low, tells = os.pipe()
+        worker = Fork(fcntl.fcntl(low, fcntl.F_DUPFD, 2048))
+        os.close(low)
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(0.1)
+        os.write(tells, b"pid 4\ncode 2\n")
+        os.close(tells)
+        assert worker.wait(5) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 SUBMITTER = """
