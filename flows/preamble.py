@@ -23,7 +23,7 @@ from infra.backend import check_reach
 from infra.context import context
 from infra.store.location import expanded
 from infra.store.store import Store
-from infra.targets import check_target
+from infra.targets import check_target, require_account
 from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.job import JobRequest
@@ -129,6 +129,7 @@ def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared
     opened = context().store(given.store, write=False)  # make nothing before all checks have passed
     opened.require_near(context().settings)
     check_endpoints(resolved, opened, target, force)
+    check_account(resolved, opened, target, force)
     return Prepared(resolved, opened, target, directory and directory.absolute(), force)
 
 
@@ -150,6 +151,22 @@ def check_endpoints(
             problems.pop(one.stage.name, None)
     if problems:
         raise InputError(" ".join(problems.values()))
+
+
+def check_account(
+    resolved: ResolvedRecipe, store: Store, target: str, force: Collection[str]
+) -> None:
+    """Before anything is started: raises InputError when a stage is going to run on the target, and
+    no machine of it can be asked for."""
+    away = {one.name for one in resolved.stages if not resolved.at_home(one)}
+    if target == "local" or not away:
+        return
+    try:
+        require_account(target)
+    except InputError:
+        for one in outlook(resolved, store):
+            if one.stage.name in away and (one.manifest is None or one.stage.name in force):
+                raise
 
 
 class Handed(NamedTuple):

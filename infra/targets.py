@@ -2,6 +2,7 @@
 
 from infra.backend import JobBackend
 from infra.context import context
+from infra.tpu.api import TpuApi
 from infra.tpu.types import TPU_TYPES
 from schemas.base import InputError, nearest
 
@@ -14,6 +15,12 @@ def check_target(target: str) -> None:
         googles = {kind.accelerator: name for name, kind in TPU_TYPES.items()}
         meant = googles.get(target.lower(), target.lower())
         raise InputError(f"unknown target {target!r}.{nearest(meant, TARGETS)}")
+
+
+def require_account(target: str) -> None:
+    """Raises InputError where no TPU can be asked for: without credentials or a project. Nothing is
+    sent."""
+    _ = TpuApi(TPU_TYPES[target], context().tpu).project
 
 
 def open_backend(target: str) -> JobBackend:

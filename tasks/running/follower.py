@@ -92,7 +92,7 @@ class Follower:
                         self.overtaken = True
                         return _lost("another run works on this stage with a job of its own")
                 if self.pausing and status.state == "queued":
-                    raise Stopped(f"stage {self.job.stage} had no machine yet")
+                    raise Stopped(f"stage {self.job.stage} still waited for its machine")
                 if self.pausing and not asked:
                     if self._taken_over():
                         raise Stopped(f"another run goes on with stage {self.job.stage}")

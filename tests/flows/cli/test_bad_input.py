@@ -210,16 +210,29 @@ def test_a_bad_environment_variable(fails, tiny_recipe, monkeypatch):
         assert "LYCEUM_LOCAL_KINDS: unknown stage kind 'rebalanse'. Did you mean 'reb" in said
 
 
-@pytest.mark.parametrize("setting", ["LYCEUM_TPU_TIER=spott", "LYCEUM_TPU_LABELS=Team=nlp"])
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("LYCEUM_TPU_TIER=spott", "LYCEUM_TPU_TIER='spott' is not valid"),
+        ("LYCEUM_TPU_LABELS=Team=nlp", "Team=nlp is no label"),
+        ("LYCEUM_TPU_PROJECT=", "Name it: LYCEUM_TPU_PROJECT=PROJECT."),
+    ],
+)
 def test_a_wrong_setting_of_tpus_is_told_before_prefect_starts(
-    fails: Fails, tiny_recipe: Path, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch, setting: str
+    fails: Fails,
+    tiny_recipe: Path,
+    gcs_bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    told: str,
 ) -> None:
     """With LYCEUM_PLAN=false, where nothing else reads them before."""
+    monkeypatch.setenv("LYCEUM_TPU_ENDPOINT", "127.0.0.1:9")
     monkeypatch.setenv("LYCEUM_PLAN", "false")
     monkeypatch.setenv(*setting.split("=", 1))
     monkeypatch.setattr("flows.cli.lanes.prefect_api", Mock(side_effect=AssertionError))
     where = "--target", "v5e-8", "--store", f"gs://{gcs_bucket}/lyceum"
-    assert f"{setting.partition('=')[0]}=" in fails("run", tiny_recipe, *where)
+    assert told in fails("run", tiny_recipe, *where)
 
 
 ANSWERED = """name = "gemma"

@@ -151,6 +151,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
     # a bucket is not what this is about
     monkeypatch.setattr(preamble, "check_reach", lambda target, store: None)
     monkeypatch.setattr(preamble, "check_endpoints", lambda *_: None)
+    monkeypatch.setenv("LYCEUM_TPU_PROJECT", "a-project")
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
     monkeypatch.setattr(post_train, "announce", Mock(side_effect=Began))
     given = {"recipe": str(tiny_recipe), "target": "v5e-8", "store": str(tmp_path / "store")}

@@ -178,7 +178,7 @@ RUNNING = status("running")
         # but not one that was taken over: the other run had to ask for another machine
         ("near, taken over", [[RUNNING] * 3], "another run goes on", "4", "", "4", ""),
         # no machine is waited for, what is lost is not started again, and nothing is submitted
-        ("near", [[status("queued")] * 2], "had no machine yet", "4", "4", "", ""),
+        ("near", [[status("queued")] * 2], "still waited for its machine", "4", "4", "", ""),
         ("near", [[RUNNING, LOST]], LOST, "4", "4", "", "4"),
         ("pause", [], "stage sft had not begun", "", "", "", ""),
         # a job of an earlier run that was lost or paused goes on
