@@ -1,7 +1,8 @@
 """`lyceum init`: look at the data's first rows, ask what no option says, and write a recipe.
 
 What is asked has a proposal, which an empty line takes; where nobody can be asked (standard input
-is no terminal) every proposal is taken, and what has none is bad input.
+is no terminal) every proposal is taken, and what has none is bad input. A person whose answer is
+refused hears why, and is asked again.
 """
 
 import shlex
@@ -31,6 +32,7 @@ from infra.visible import plain
 from schemas.base import InputError, Stopped, nearest
 from schemas.examples import Domain
 from schemas.recipe import STAGE_NAME
+from schemas.toml import require_utf_8
 from tasks.data.mapping import Pick, lookup
 from tasks.models.model_source import check_model
 
@@ -48,16 +50,19 @@ class Asking:
     given: Mapping[str, Any]
     read: Callable[[], str] | None
 
-    def get(self, name: str, question: str, proposal: Any = None) -> Any:
-        """The option's value, else the person's answer, else the proposal, which may be a function
-        that finds it. Raises InputError: nobody says; Stopped: the person has left."""
+    def get(
+        self, name: str, question: str, proposal: Any = None, accept: Callable[[str], Any] = str
+    ) -> Any:
+        """What `accept` makes of the option's value, else of the person's answer, else of the
+        proposal, which may be a function that finds it. Raises InputError: nobody says, or an
+        option's value is refused; Stopped: the person has left."""
         if (value := self.given.get(name)) is not None:
-            return value
+            return accept(value)
         proposal = proposal() if callable(proposal) else proposal
         if self.read is None:
             if proposal is None:
                 raise InputError(f"--{name} is missing: {question}.")
-            return proposal
+            return accept(proposal)
         known = "" if proposal is None else f" [{plain(str(proposal))}]"
         while True:
             sys.stderr.write(f"{question}{known}: ")
@@ -69,7 +74,14 @@ class Asking:
             if not line:
                 raise Stopped
             if line.strip() or proposal is not None:
-                return line.strip() or proposal
+                try:
+                    return accept(line.strip() or proposal)
+                except InputError as error:
+                    say(f"  {plain(str(error).removeprefix(f'--{name} '))}")
+
+    def said(self, *names: str) -> bool:
+        """Whether nobody is going to be asked about any of these."""
+        return self.read is None or all(self.given.get(name) is not None for name in names)
 
 
 def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
@@ -80,28 +92,29 @@ def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
         Stopped: the person who was asked has left.
     """
     file, named = _new_file(to), shlex.quote(str(to))
-    data, path = _place(str(asking.get("data", "Your data, a file or a URL (hf://, gs://, s3://)")))
-    target = str(asking.get("target", "Where it will run: local, or a TPU such as v5e-8", "local"))
-    check_target(target)
-    usd = _usd(asking.get("usd", "The most it may cost, in US dollars (0: no limit)", 0.0))
-    model = str(asking.get("model", "The model to teach", "gemma3-1b-it"))
-    check_model(model)
-    rows, count = first_rows(data, path)
-    columns = _columns(rows, asking)
-    answers = _texts(columns["answer"], rows)
+    data, path, rows, count = asking.get(
+        "data", "Your data, a file or a URL (hf://, gs://, s3://)", accept=_data
+    )
+    target = asking.get(
+        "target", "Where it will run: local, or a TPU such as v5e-8", "local", _target
+    )
+    usd = asking.get("usd", "The most it may cost, in US dollars (0: no limit)", "0", _usd)
+    model = asking.get("model", "The model to teach", "gemma3-1b-it", _model)
+    while True:
+        columns = _columns(rows, asking)
+        answers = _texts(columns["answer"], rows)
+        proposal = partial(propose_check, answers)
+        check = _choice(asking, "check", "How answers are verified", CHECKS, proposal)
+        try:
+            _check_rows({"path": path, "domain": "general", "check": check, **columns}, rows)
+            break
+        except InputError as error:
+            if asking.said("prompt", "reasoning", "answer", "check"):
+                raise
+            say(f"  {plain(str(error))}")
     prompts, domains = _texts(columns["prompt"], rows), [one.value for one in Domain]
-    questions = {
-        "check": ("How answers are verified", CHECKS, partial(propose_check, answers)),
-        "domain": ("What prompts are about", domains, partial(propose_domain, prompts)),
-    }
-    chosen = {name: _choice(asking, name, *question) for name, question in questions.items()}
-    check, domain = chosen["check"], chosen["domain"]
-    if check == "none" and "reasoning" not in columns:
-        raise InputError(
-            "without a column of reasoning the model's own traces are what it learns from, and"
-            " check none lets every one pass: name --reasoning COLUMN, or a --check that can fail:"
-            f" {', '.join(CHECKS[:-1])}."
-        )
+    proposal = partial(propose_domain, prompts)
+    domain = _choice(asking, "domain", "What prompts are about", domains, proposal)
     traces = _texts(columns.get("reasoning", columns["prompt"]), rows)
     both = [len(one) + len(other) for one, other in zip(traces, answers, strict=True)]
     where = f" --data {shlex.quote(str(data))}" if data else ""
@@ -122,7 +135,7 @@ def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
             f"lyceum run {named}{there}",
         ),
     )
-    _write(file, draft, data, rows)
+    _write(file, draft, data)
     return draft, data
 
 
@@ -169,20 +182,22 @@ def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any
     found: dict[str, Any] = {}
     for part, question in questions.items():
         proposal = proposed.get(part, NONE if part == "reasoning" else None)
-        shown = _told(proposal)
-        value = asking.get(part, f"{question}; columns: {', '.join(names)}", shown)
-        if value == NONE and part == "reasoning":
-            continue
-        if twice := [name for name, column in found.items() if column == value]:
-            raise InputError(f"--{part} {value}: that is the {twice[0]}; name another column.")
-        if value == shown and not isinstance(proposal, str):
-            found[part] = proposal
-        elif all(lookup(row, value) is None for row in rows):
-            raise InputError(
-                f"--{part} {value}: the data have no such column.{nearest(value, names)}"
-            )
-        else:
-            found[part] = value
+
+        def column(value: str, part: str = part, proposal: Any = proposal) -> Any:
+            if value == NONE and part == "reasoning":
+                return None
+            if twice := [name for name, one in found.items() if one == value]:
+                raise InputError(f"--{part} {value}: that is the {twice[0]}; name another column.")
+            if value == _told(proposal) and not isinstance(proposal, str):
+                return proposal
+            if all(lookup(row, value) is None for row in rows):
+                problem = f"--{part} {value}: the data have no such column."
+                raise InputError(problem + nearest(value, names))
+            return value
+
+        asked = f"{question}; columns: {', '.join(names)}"
+        if (mapped := asking.get(part, asked, _told(proposal), column)) is not None:
+            found[part] = mapped
     return found
 
 
@@ -190,10 +205,13 @@ def _choice(
     asking: Asking, name: str, what: str, known: Sequence[str], proposal: Callable[[], str]
 ) -> str:
     """One of several words. Raises InputError: it is another."""
-    value = str(asking.get(name, f"{what} ({', '.join(known)})", proposal))
-    if value not in known:
-        raise InputError(f"--{name} {value}: there is no such {name}.{nearest(value, known)}")
-    return value
+
+    def one_of(value: str) -> str:
+        if value not in known:
+            raise InputError(f"--{name} {value}: there is no such {name}.{nearest(value, known)}")
+        return value
+
+    return str(asking.get(name, f"{what} ({', '.join(known)})", proposal, one_of))
 
 
 def _told(proposal: Any) -> str | None:
@@ -223,6 +241,7 @@ def _place(given: str) -> tuple[Path | None, str]:
             kind = "is a directory: name the file in it" if file.is_dir() else kind
             raise InputError(f"--data {given} {kind or 'is not there'}.")
         path = check_data_path(given if remote else file.name)
+        require_utf_8(path, "--data")
     except InputError:
         raise
     except OSError as error:
@@ -250,6 +269,22 @@ def _new_file(to: Path) -> Path:
     return to
 
 
+def _data(given: str) -> tuple[Path | None, str, list[Mapping[str, Any]], int]:
+    """The directory for --data, the path that a source has, the first rows, and their number."""
+    data, path = _place(given)
+    return data, path, *first_rows(data, path)
+
+
+def _target(given: str) -> str:
+    check_target(given)
+    return given
+
+
+def _model(given: str) -> str:
+    check_model(given)
+    return given
+
+
 def _usd(value: Any) -> float:
     try:
         usd = float(value)
@@ -260,11 +295,10 @@ def _usd(value: Any) -> float:
     return usd
 
 
-def _write(to: Path, draft: Draft, data: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Validate the recipe, see that its mapping reads the first rows, and make the file."""
+def _write(to: Path, draft: Draft, data: Path | None) -> None:
+    """Validate the recipe, and make the file."""
     written = text(draft)
     resolve_table(parse_table(written, to.name), data)
-    _check_rows(draft, rows)
     try:
         file = to.open("x", encoding="utf-8")
         try:
@@ -277,16 +311,23 @@ def _write(to: Path, draft: Draft, data: Path | None, rows: Sequence[Mapping[str
         raise InputError(f"{to} cannot be written: {error.strerror}.") from error
 
 
-def _check_rows(draft: Draft, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises InputError: most of the first rows make nothing by this mapping."""
+def _check_rows(mapped: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises InputError: most of the first rows make nothing by this source, or nothing of them is
+    verified or taught."""
     from tasks.data.conversion import NotAnExample, example_of, prompt_of
     from tasks.data.sources import Source
 
-    source, why = Source.parse(draft.source()), list[str]()
+    if mapped["check"] == "none" and "reasoning" not in mapped:
+        raise InputError(
+            "without a column of reasoning the model's own traces are what it learns from, and"
+            " check none lets every one pass: name --reasoning COLUMN, or a --check that can fail:"
+            f" {', '.join(CHECKS[:-1])}."
+        )
+    source, why = Source.parse(mapped), list[str]()
     make = example_of if source.teaches else prompt_of
     for line, row in enumerate(rows, 1):
         try:
-            make(source, row, draft.path, line, draft.name)
+            make(source, row, source.path, line, "")
         except NotAnExample as error:
             why.append(f"row {line}: {error.cause}: {error}")
     if len(why) > len(rows) / 2:

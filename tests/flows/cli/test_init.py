@@ -188,11 +188,47 @@ def test_a_person_is_asked_what_no_option_says_and_an_empty_line_takes_the_propo
     assert "[why]" in asked
 
 
-def test_half_a_character_is_asked_for_again(tmp_path: Path) -> None:
+def test_half_a_character_is_asked_for_again(tmp_path, capsys):
     half = UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "unexpected end of data")
-    read = Mock(side_effect=[half, f"{tmp_path}/none.csv"])
-    with pytest.raises(InputError, match=r"none\.csv is not there"):
+    read = Mock(side_effect=[half, f"{tmp_path}/none.csv", ""])
+    with pytest.raises(Stopped):
         draft_recipe(tmp_path / "mine.toml", Asking({}, read))
+    assert "none.csv is not there" in capsys.readouterr().err
+
+
+def test_a_person_whose_answer_is_refused_is_told_why_and_asked_again(tmp_path, capsys):
+    file = rows(tmp_path, *WORKED)
+    lines = ["none.csv", f"{file}", "v5e-9", "local", "much", "0", "gema3-1b", "gemma3-1b-it"]
+    lines += ["questoin", "question", "whi", "why", "question", "answer", "sums", "exact"]
+    given = Asking({}, iter([f"{one}\n" for one in [*lines, "maths", "math"]]).__next__)
+    draft, _ = draft_recipe(tmp_path / "mine.toml", given)
+    assert draft.columns == {"prompt": "question", "reasoning": "why", "answer": "answer"}
+    assert (draft.model, draft.check, draft.domain) == ("gemma3-1b-it", "exact", "math")
+    said = capsys.readouterr().err
+    for told in (
+        "none.csv is not there",
+        "unknown target 'v5e-9'",
+        "much: give an amount",
+        "gema3-1b",
+        "questoin: the data have no such column. Did you mean 'question'?",
+        "whi: the data have no such column. Did you mean 'why'?",
+        "question: that is the prompt; name another column.",
+        "sums: there is no such check. Valid: exact",
+        "maths: there is no such domain. Did you mean 'math'?",
+    ):
+        assert told in said
+
+
+def test_a_person_whose_columns_make_no_example_names_others(tmp_path, capsys):
+    file = rows(tmp_path, *({**one, "id": ""} for one in WORKED))
+    begin = [f"{file}", "", "", ""]
+    lines = [*begin, "question", "why", "id", "exact", "question", "-", "answer", "none"]
+    lines += ["question", "why", "answer", "numeric"]
+    draft, _ = draft_recipe(tmp_path / "mine.toml", person(f"{one}\n" for one in lines))
+    assert (draft.columns["answer"], draft.check) == ("answer", "numeric")
+    said = capsys.readouterr().err
+    assert "8 of the first 8 rows cannot be used so; row 1: empty_answer" in said
+    assert "without a column of reasoning" in said
 
 
 def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
