@@ -37,6 +37,7 @@ from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Ta
 from flows.report.blocks import Block, Heading, Paragraph, Span, code
 from flows.report.gate_blocks import gate_table
 from flows.report.publish import publish_page
+from flows.runs.next_commands import copied
 from flows.runs.record import record_name
 from flows.server.prefect_view import unless_busy
 from flows.trackers import followed, logged
@@ -170,9 +171,10 @@ def _decide(
         given_up = withdrawn(entries).get(model.digest) if model else None
         why, entry = verdict.why, None
         if verdict.promote and given_up:
+            overrule = copied("promote", run.run_id, store=store.uri)
             why = (
-                f"its model was given up before, by {given_up.by} ({given_up.why}); `lyceum promote"
-                f" {run.run_id}` overrules that"
+                f"its model was given up before, by {given_up.by} ({given_up.why}); `{overrule}`"
+                " overrules that"
             )
         elif verdict.promote:
             if watch.stop.is_set():

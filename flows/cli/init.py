@@ -5,7 +5,6 @@ is no terminal) every proposal is taken, and what has none is bad input. A perso
 refused hears why, and is asked again.
 """
 
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,8 @@ from flows.recipe.draft import (
 )
 from flows.recipe.resolve import resolve_table
 from flows.recipe.table import parse_table
+from flows.runs.next_commands import copied
+from infra.context import context
 from infra.store.location import given_path
 from infra.targets import check_target
 from infra.visible import plain
@@ -84,14 +85,15 @@ class Asking:
         return self.read is None or all(self.given.get(name) is not None for name in names)
 
 
-def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
+def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path | None]:
     """Look, ask, and write the recipe; returns what it is made of and the directory of its data.
+    Its commands use `store`, or without one the default.
 
     Raises:
         InputError: bad input, or the file is there already; nothing was written.
         Stopped: the person who was asked has left.
     """
-    file, named = _new_file(to), shlex.quote(str(to))
+    file = _new_file(to)
     data, path, rows, count = asking.get(
         "data", "Your data, a file or a URL (hf://, gs://, s3://)", accept=_data
     )
@@ -117,9 +119,8 @@ def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
     domain = _choice(asking, "domain", "What prompts are about", domains, proposal)
     traces = _texts(columns.get("reasoning", columns["prompt"]), rows)
     both = [len(one) + len(other) for one, other in zip(traces, answers, strict=True)]
-    where = f" --data {shlex.quote(str(data))}" if data else ""
-    there = f"{where} --target {target}" if target != "local" else where
-    budget = f" --usd {usd:g}" if usd and target != "local" else ""
+    command = partial(copied, store=store or context().settings.store, data=data)
+    budget = ("--usd", f"{usd:g}") if usd and target != "local" else ()
     draft = Draft(
         name=file.stem,
         model=model,
@@ -130,9 +131,9 @@ def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
         rows=count,
         longest=(max(map(len, prompts)), max(both)),
         commands=(
-            f"lyceum rehearse {named}{where}",
-            f"lyceum plan {named}{there}{budget}",
-            f"lyceum run {named}{there}",
+            command("rehearse", str(to)),
+            command("plan", str(to), *budget, target=target),
+            command("run", str(to), target=target),
         ),
     )
     _write(file, draft, data)

@@ -5,7 +5,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import table as rich_table
@@ -14,7 +14,6 @@ from rich.text import Text as Shown
 
 from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
-from flows.runs.next_commands import next_commands
 from flows.runs.record import left
 from flows.runs.wording import duration, headline, listed, size
 from infra.visible import plain
@@ -102,8 +101,8 @@ def _console() -> Console:
     return console
 
 
-def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterator[Block]:
-    """The summary at the end of a run. `recipe`, `elsewhere`: see `next_commands`."""
+def run(record: RunRecord, following: Sequence[str]) -> Iterator[Block]:
+    """The summary at the end of a run. `following`: its `next_commands`."""
     from flows.report.summaries import stages_done
 
     seconds = (record.finished or time.time()) - record.started
@@ -125,8 +124,7 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
     if record.report:
         yield f"Report: {record.report}"
     if record.status in ("succeeded", "failed"):
-        commands = next_commands(record, recipe, elsewhere)
-        yield ui.Code("\n  ".join(["Next:", *commands]))
+        yield ui.Code("\n  ".join(["Next:", *following]))
 
 
 def seeds(

@@ -86,7 +86,8 @@ def explain(
             f" https://console.cloud.google.com/iam-admin/quotas?project={project} (service Cloud"
             f" TPU API), name a zone where you have some (LYCEUM_ZONES; {kind.name} is offered in"
             f" {', '.join(kind.zones)}), choose another tier (LYCEUM_TPU_TIER), or remove what"
-            f" holds it: lyceum gc --target {kind.name} --delete",
+            f" holds it: lyceum gc --target {kind.name} --delete, with the --store of its"
+            " run",
         )
     if _DISABLED.search(words):
         text = (

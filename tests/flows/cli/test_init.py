@@ -50,7 +50,7 @@ def test_worked_rows_become_a_recipe_that_resolves(tmp_path: Path) -> None:
     told_of = (teacher["name"], source["check"], source["path"])
     assert told_of == ("dataset", "numeric", "mine.jsonl")
     assert draft.columns == {"prompt": "question", "reasoning": "why", "answer": "answer"}
-    assert draft.commands[1].endswith("--target v5e-8 --usd 5")
+    assert draft.commands[1].endswith(f"mine.toml --usd 5 --data {tmp_path} --target v5e-8")
     quotas = resolved.stage("rebalance").config_json["quotas"]["math"]
     assert quotas == {"train": 5, "validation": 0, "heldout": 2}
     asked = resolved.stage("sft_eval").config_json
@@ -126,6 +126,20 @@ def test_a_full_disk_leaves_no_half_of_a_recipe(tmp_path, monkeypatch):
             draft_recipe(to, told(data=str(file)))
     assert not to.exists()
     draft_recipe(to, told(data=str(file)))
+
+
+def test_the_commands_to_copy_look_in_the_store_that_was_given(tmp_path, lyceum, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    where = ["--data", rows(tmp_path, *WORKED), "--domain=math", "--target=v5e-8", "--usd=5"]
+    where += ["--store", "/a store", "--no-rehearsal", "--json"]
+    said = lyceum("init", tmp_path / "mine.toml", *where).json
+    at = f"--store '/a store' --data {tmp_path}"
+    assert said["next"] == [
+        f"lyceum rehearse {tmp_path}/mine.toml {at}",
+        f"lyceum plan {tmp_path}/mine.toml --usd 5 {at} --target v5e-8",
+        f"lyceum run {tmp_path}/mine.toml {at} --target v5e-8",
+    ]
+    assert f"#   {said['next'][2]}\n" in (tmp_path / "mine.toml").read_text(encoding="utf-8")
 
 
 def test_a_path_begins_at_home(tmp_path, lyceum, monkeypatch):
