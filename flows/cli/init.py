@@ -18,8 +18,10 @@ from flows.recipe.draft import (
     CHECKS,
     Draft,
     columns_of,
+    parted,
     propose,
     propose_check,
+    propose_choices,
     propose_domain,
     text,
 )
@@ -104,9 +106,11 @@ def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path
     model = asking.get("model", "The model to teach", "gemma3-1b-it", _model)
     while True:
         columns = _columns(rows, asking)
-        answers = _texts(columns["answer"], rows)
-        proposal = partial(propose_check, answers)
+        answers, choices = _texts(columns["answer"], rows), propose_choices(rows, columns)
+        proposal = (lambda: "choice") if choices else partial(propose_check, answers)
         check = _choice(asking, "check", "How answers are verified", CHECKS, proposal)
+        if check == "choice":
+            columns |= {"choices": choices} if choices else {}
         try:
             _check_rows({"path": path, "domain": "general", "check": check, **columns}, rows)
             break
@@ -119,6 +123,7 @@ def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path
     domain = _choice(asking, "domain", "What prompts are about", domains, proposal)
     traces = _texts(columns.get("reasoning", columns["prompt"]), rows)
     both = [len(one) + len(other) for one, other in zip(traces, answers, strict=True)]
+    listed = max(map(len, _texts(columns["choices"], rows))) if "choices" in columns else 0
     command = partial(copied, store=store or context().settings.store, data=data)
     budget = ("--usd", f"{usd:g}") if usd and target != "local" else ()
     draft = Draft(
@@ -129,7 +134,7 @@ def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path
         check=check,
         domain=domain,
         rows=count,
-        longest=(max(map(len, prompts)), max(both)),
+        longest=(max(map(len, prompts)) + listed, max(both)),
         commands=(
             command("rehearse", str(to)),
             command("plan", str(to), *budget, target=target),
@@ -177,8 +182,8 @@ def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any
             say(f"  {name}: {plain(first)[:100]}")
     questions = {
         "prompt": "The column of the prompt",
-        "reasoning": f"The column of the reasoning ({NONE}: there is none)",
         "answer": "The column of the answer",
+        "reasoning": f"The column of the reasoning ({NONE}: there is none)",
     }
     found: dict[str, Any] = {}
     for part, question in questions.items():
@@ -199,6 +204,12 @@ def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any
         asked = f"{question}; columns: {', '.join(names)}"
         if (mapped := asking.get(part, asked, _told(proposal), column)) is not None:
             found[part] = mapped
+        if part == "answer" and isinstance(mapped, str) and (both := parted(mapped, rows)):
+            found["answer"] = both["answer"]
+            proposed = {**proposed, "reasoning": both["reasoning"]}
+    if "only" in proposed and found["prompt"] == proposed["prompt"]:
+        found["only"] = proposed["only"]
+        say("Of each dialogue, the first question and its answer are used.")
     return found
 
 
@@ -323,6 +334,11 @@ def _check_rows(mapped: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) ->
             "without a column of reasoning the model's own traces are what it learns from, and"
             " check none lets every one pass: name --reasoning COLUMN, or a --check that can fail:"
             f" {', '.join(CHECKS[:-1])}."
+        )
+    if mapped["check"] == "choice" and "choices" not in mapped:
+        raise InputError(
+            "--check choice: no column is a list of 2 to 26 texts of which the answer is one (its"
+            " letter, its place from 0, or its text); name another --check."
         )
     source, why = Source.parse(mapped), list[str]()
     make = example_of if source.teaches else prompt_of

@@ -14,6 +14,8 @@ from flows.recipe.draft import columns_of, propose, propose_check, propose_domai
 from flows.recipe.resolve import resolve
 from schemas.base import InputError, Stopped
 from tasks.contract.job import write_jsonl
+from tasks.data.conversion import NotAnExample, example_of, prompt_of
+from tasks.data.sources import Source
 
 
 def rows(directory: Path, *lines: dict[str, Any], name: str = "mine.jsonl") -> Path:
@@ -174,6 +176,73 @@ def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have
     assert propose_domain(prompts) == "math"
 
 
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def dialogue(place: int, *more: dict[str, Any], system: bool = False) -> dict[str, Any]:
+    asked = {"role": "user", "content": f"{place}+1?"}
+    said = {"role": "assistant", "content": f"<think>one more</think>\n\n{place + 1}"}
+    return {"messages": [*([SYSTEM] if system else []), asked, said, *more]}
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_a_dialogue_is_read_by_its_roles_and_thoughts_in_tags_are_the_reasoning(tmp_path, system):
+    """As chat data sets have them; the tags would end a trace (`tag_in_trace`)."""
+    again = {"role": "user", "content": "Sure?"}
+    lines = [dialogue(place, again, system=system) for place in range(6)]
+    odd = dialogue(9, system=not system)  # its turns lie elsewhere
+    draft, data = draft_recipe(tmp_path / "mine.toml", told(data=str(rows(tmp_path, *lines, odd))))
+    assert draft.check == "numeric"
+    [teacher] = resolve(str(tmp_path / "mine.toml"), (), data).stages[0].config_json["teachers"]
+    source = Source.parse(teacher["sources"][0])
+    example = example_of(source, lines[3], "mine.jsonl", 1, "mine")
+    assert example.prompt == ("Be brief.\n\n3+1?" if system else "3+1?")
+    assert (example.reasoning, example.answer) == ("one more", "4")
+    with pytest.raises(NotAnExample, match=r"messages\.0\.role") as error:
+        example_of(source, odd, "mine.jsonl", 1, "mine")
+    assert error.value.cause == "left_out"
+
+
+def test_the_turns_of_sharegpt_are_read_too():
+    said = [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "two"}]
+    found = propose([{"conversations": said}] * 2)
+    only = {"conversations.0.from": ["human"], "conversations.1.from": ["gpt"]}
+    asked = {"prompt": "conversations.0.value", "answer": "conversations.1.value"}
+    assert found == {**asked, "only": only}
+
+
+def test_a_column_that_is_named_is_parted_too(tmp_path):
+    """`--answer said` with `<reasoning>...</reasoning><answer>...</answer>` in it."""
+    said = "<reasoning>one more</reasoning><answer>{}</answer>"
+    lines = [{"question": f"{one}+1?", "said": said.format(one + 1)} for one in range(6)]
+    given = told(data=str(rows(tmp_path, *lines)), answer="said")
+    draft, _ = draft_recipe(tmp_path / "mine.toml", given)
+    assert draft.columns["reasoning"]["before"] == "</reasoning>"
+    assert draft.columns["answer"] == {"column": "said", "after": "<answer>", "before": "</answer>"}
+    assert draft.check == "numeric"
+
+
+def test_choices_are_part_of_the_question(tmp_path):
+    """Without them nobody knows what B is."""
+    lines = [
+        {"question": f"{one}+1?", "choices": {"text": [str(one), str(one + 1)]}, "answerKey": "B"}
+        for one in range(6)
+    ]
+    given = {"data": str(rows(tmp_path, *lines)), "answer": "answerKey"}
+    draft, data = draft_recipe(tmp_path / "mine.toml", told(**given))
+    assert (draft.check, draft.columns["choices"]) == ("choice", "choices.text")
+    [teacher] = resolve(str(tmp_path / "mine.toml"), (), data).stages[0].config_json["teachers"]
+    source = Source.parse(teacher["prompts"][0]["sources"][0])
+    assert "\nB. 3\n" in prompt_of(source, lines[2], "mine.jsonl", 1, "mine").prompt
+
+
+def test_odd_columns_of_a_spreadsheet_are_known_by_a_word_of_theirs(tmp_path):
+    names = ("Sample ID", "Question (text)", "Working / rationale", "Result [g/mol]", "")
+    found = propose([dict(zip(names, ("S-1", "H2O?", "2 + 16", "18", ""), strict=True))])
+    assert found == dict(zip(("prompt", "reasoning", "answer"), names[1:4], strict=True))
+    assert columns_of([{"question": 1, "": "", " ": "", "\ud800": [1, 2]}]) == ["question"]
+
+
 @pytest.mark.parametrize(
     ("answers", "check"),
     [
@@ -182,6 +251,9 @@ def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have
         (["1", ""], "numeric"),  # an empty cell makes no example, and tells nothing of the others
         (["yes", " "], "exact"),
         (["", ""], "none"),
+        ([*("215.44",) * 19, "n.d."], "numeric"),  # as laboratories have them
+        (["18.02 g/mol", "5 kJ/mol", "27 °C"], "quantity"),
+        (["3 apples", "4 apples"], "exact"),
         (["a story " * 20], "none"),
     ],
 )
@@ -193,7 +265,7 @@ def test_a_person_is_asked_what_no_option_says_and_an_empty_line_takes_the_propo
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = rows(tmp_path, *({**one, "hint": "count"} for one in WORKED))
-    lines = [f"{file}\n", "\n", "0\n", "\n", "\n", "hint\n", "\n", "exact\n"]
+    lines = [f"{file}\n", "\n", "0\n", "\n", "\n", "\n", "hint\n", "exact\n"]
     draft, _ = draft_recipe(tmp_path / "mine.toml", person(lines))
     assert (draft.model, draft.check) == ("gemma3-1b-it", "exact")
     assert draft.columns == {"prompt": "question", "reasoning": "hint", "answer": "answer"}
@@ -213,7 +285,7 @@ def test_half_a_character_is_asked_for_again(tmp_path, capsys):
 def test_a_person_whose_answer_is_refused_is_told_why_and_asked_again(tmp_path, capsys):
     file = rows(tmp_path, *WORKED)
     lines = ["none.csv", f"{file}", "v5e-9", "local", "much", "0", "gema3-1b", "gemma3-1b-it"]
-    lines += ["questoin", "question", "whi", "why", "question", "answer", "sums", "exact"]
+    lines += ["questoin", "question", "question", "answer", "whi", "why", "sums", "exact"]
     given = Asking({}, iter([f"{one}\n" for one in [*lines, "maths", "math"]]).__next__)
     draft, _ = draft_recipe(tmp_path / "mine.toml", given)
     assert draft.columns == {"prompt": "question", "reasoning": "why", "answer": "answer"}
@@ -227,7 +299,7 @@ def test_a_person_whose_answer_is_refused_is_told_why_and_asked_again(tmp_path, 
         "questoin: the data have no such column. Did you mean 'question'?",
         "whi: the data have no such column. Did you mean 'why'?",
         "question: that is the prompt; name another column.",
-        "sums: there is no such check. Valid: exact",
+        "sums: there is no such check. Valid: choice, exact",
         "maths: there is no such domain. Did you mean 'math'?",
     ):
         assert told in said
@@ -236,8 +308,8 @@ def test_a_person_whose_answer_is_refused_is_told_why_and_asked_again(tmp_path, 
 def test_a_person_whose_columns_make_no_example_names_others(tmp_path, capsys):
     file = rows(tmp_path, *({**one, "id": ""} for one in WORKED))
     begin = [f"{file}", "", "", ""]
-    lines = [*begin, "question", "why", "id", "exact", "question", "-", "answer", "none"]
-    lines += ["question", "why", "answer", "numeric"]
+    lines = [*begin, "question", "id", "why", "exact", "question", "answer", "-", "none"]
+    lines += ["question", "answer", "why", "numeric"]
     draft, _ = draft_recipe(tmp_path / "mine.toml", person(f"{one}\n" for one in lines))
     assert (draft.columns["answer"], draft.check) == ("answer", "numeric")
     said = capsys.readouterr().err
@@ -262,7 +334,7 @@ def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
         ),
         ({"data": "/"}, "--data / is a directory: name the file in it."),
         ({"prompt": "questoin"}, "--prompt questoin: the data have no such column. Did you mean"),
-        ({"check": "sums"}, "--check sums: there is no such check. Valid: exact"),
+        ({"check": "sums"}, "--check sums: there is no such check. Valid: choice, exact"),
         ({"check": "tests"}, "--check tests: there is no such check."),
         ({"domain": "maths"}, "--domain maths: there is no such domain. Did you mean 'math'?"),
         ({"target": "v5e-9"}, "unknown target 'v5e-9'"),
@@ -271,6 +343,7 @@ def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
         ({"answer": "why", "check": "numeric", "reasoning": "id"}, "rows cannot be used so;"),
         ({"answer": "question"}, "--answer question: that is the prompt; name another column."),
         ({"reasoning": "-", "check": "none"}, "without a column of reasoning"),
+        ({"check": "choice"}, "--check choice: no column is a list of 2 to 26 texts"),
         *(({"to": to}, "give a file such as mine.toml") for to in ("Mine.toml", "mine", "1.toml")),
         ({"to": "mine.csv"}, "give a file such as mine.toml"),
         ({"to": "recipes/mine.toml", "data": None}, "recipes; make it first"),
