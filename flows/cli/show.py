@@ -157,13 +157,15 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
         yield from (f"{name} {one['name']}: {what}." for what in one["uncounted"])
     known, unknown = plan["at_least"], ", ".join(plan["at_least"]["without"])
     bound, more = ("at least ", f", and what {unknown} will take") if unknown else ("", "")
+    added = sum(one.get("at_least", one)["seconds"] or 0.0 for one in stages)
+    aside = f" (side by side; one after another {duration(added)})" * (added > known["seconds"] + 1)
     if local and unknown and not known["seconds"]:
         yield f"No estimate yet: no earlier run has timed {unknown}."
     elif local:
-        yield f"Expected: {bound}{known['seconds']:.1f} s, from earlier runs{more}"
+        yield f"Expected: {bound}{known['seconds']:.1f} s, from earlier runs{aside}{more}"
     else:
         usd = f"{known['cost_usd']:.2f} USD by list price"
-        yield f"Expected: {bound}{duration(known['seconds'])}, {usd}{more}"
+        yield f"Expected: {bound}{duration(known['seconds'])}, {usd}{aside}{more}"
     if "sessions" in plan:
         yield from _sessions(plan["sessions"], bool(known["without"]))
     yield from what_is_wrong(plan)
