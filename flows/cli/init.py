@@ -6,10 +6,12 @@ refused hears why, and is asked again.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +114,14 @@ def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path
         if check == "choice":
             columns |= {"choices": choices} if choices else {}
         try:
-            _check_rows({"path": path, "domain": "general", "check": check, **columns}, rows)
+            mapped = {"path": path, "domain": "general", "check": check, **columns}
+            _check_rows(mapped, rows)
             break
         except InputError as error:
             if asking.said("prompt", "reasoning", "answer", "check"):
                 raise
             say(f"  {plain(str(error))}")
+    columns |= _allowed(mapped, data)
     prompts, domains = _texts(columns["prompt"], rows), [one.value for one in Domain]
     proposal = partial(propose_domain, prompts)
     domain = _choice(asking, "domain", "What prompts are about", domains, proposal)
@@ -321,6 +325,35 @@ def _write(to: Path, draft: Draft, data: Path | None) -> None:
             raise
     except OSError as error:
         raise InputError(f"{to} cannot be written: {error.strerror}.") from error
+
+
+def _allowed(mapped: Mapping[str, Any], data: Path | None) -> dict[str, Any]:
+    """What a source says of its bad rows, where they are more than it allows without a word; of the
+    rows that are counted. A run would end at them."""
+    from tasks.data.conversion import NotAnExample, example_of, prompt_of
+    from tasks.data.data_files import data_files
+    from tasks.data.readers import read_records
+    from tasks.data.records import Unreadable
+    from tasks.data.sources import Source
+
+    source, causes, count = Source.parse(mapped), Counter[str](), 0
+    make = example_of if source.teaches else prompt_of
+    for name, file in data_files(data, source.path, "--data"):
+        for record in islice(read_records(name, file), COUNTED - count):
+            count += 1
+            if isinstance(record, Unreadable):
+                causes[record.cause] += 1
+                continue
+            try:
+                make(source, record.row, name, record.line, "")
+            except NotAnExample as error:
+                causes[error.cause] += error.cause != "left_out"
+    bad = causes.total()
+    if bad <= source.max_bad_fraction * count:
+        return {}
+    why = ", ".join(f"{rows} {cause}" for cause, rows in causes.most_common() if rows)
+    say(f"{bad} of {count} rows make no example ({why}): they are left out, and counted.")
+    return {"max_bad_fraction": min(0.99, ceil(110 * bad / count) / 100)}
 
 
 def _check_rows(mapped: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -81,7 +81,7 @@ class Draft:
     Attributes:
         path: of the data in the source: below --data, or a URL.
         columns: `prompt`, `answer` and, of worked rows, `reasoning`, as a source maps them; where
-            they have them, `choices`, and the roles of turns in `only`.
+            they have them, `choices`, the roles of turns in `only`, and how many may be bad.
         rows: their number; for large files a lower bound.
         longest: characters of the longest prompt, and of the longest trace, among the rows read.
         commands: that plan and run the recipe.

@@ -102,7 +102,8 @@ def test_columns_are_those_of_any_row_and_lie_in_objects_and_first_turns(tmp_pat
     file = rows(tmp_path, *lines)
     given = {"data": str(file), "prompt": "turns.0.content", "answer": "answer.text"}
     draft, data = draft_recipe(tmp_path / "mine.toml", told(**given, check="exact"))
-    assert draft.columns == {"prompt": "turns.0.content", "answer": "answer.text"}
+    mapped = {"prompt": "turns.0.content", "answer": "answer.text"}
+    assert draft.columns == {**mapped, "max_bad_fraction": 0.22}  # the first row has neither
     assert resolve(str(tmp_path / "mine.toml"), (), data).stages
     with pytest.raises(InputError, match=r"--answer answer\.txet: .* Did you mean 'answer\.text'"):
         draft_recipe(tmp_path / "other.toml", told(**given | {"answer": "answer.txet"}))
@@ -203,14 +204,6 @@ def test_a_dialogue_is_read_by_its_roles_and_thoughts_in_tags_are_the_reasoning(
     assert error.value.cause == "left_out"
 
 
-def test_the_turns_of_sharegpt_are_read_too():
-    said = [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "two"}]
-    found = propose([{"conversations": said}] * 2)
-    only = {"conversations.0.from": ["human"], "conversations.1.from": ["gpt"]}
-    asked = {"prompt": "conversations.0.value", "answer": "conversations.1.value"}
-    assert found == {**asked, "only": only}
-
-
 def test_a_column_that_is_named_is_parted_too(tmp_path):
     """`--answer said` with `<reasoning>...</reasoning><answer>...</answer>` in it."""
     said = "<reasoning>one more</reasoning><answer>{}</answer>"
@@ -236,11 +229,19 @@ def test_choices_are_part_of_the_question(tmp_path):
     assert "\nB. 3\n" in prompt_of(source, lines[2], "mine.jsonl", 1, "mine").prompt
 
 
-def test_odd_columns_of_a_spreadsheet_are_known_by_a_word_of_theirs(tmp_path):
-    names = ("Sample ID", "Question (text)", "Working / rationale", "Result [g/mol]", "")
-    found = propose([dict(zip(names, ("S-1", "H2O?", "2 + 16", "18", ""), strict=True))])
-    assert found == dict(zip(("prompt", "reasoning", "answer"), names[1:4], strict=True))
-    assert columns_of([{"question": 1, "": "", " ": "", "\ud800": [1, 2]}]) == ["question"]
+def test_rows_without_a_number_do_not_end_the_run(tmp_path, capsys):
+    """`n.d.` in 5 rows of 100, and no reasoning in 2: a source allows 1 % where it says nothing."""
+    odd = [{"answer": "n.d."}] * 5 + [{"why": ""}] * 2
+    lines = [{**WORKED[1], "question": f"{n}+1?"} for n in range(93)]
+    lines += [{**WORKED[1], **one} for one in odd]
+    _, data = draft_recipe(tmp_path / "mine.toml", told(data=str(rows(tmp_path, *lines))))
+    said = "7 of 100 rows make no example (5 not_numeric, 2 empty_reasoning): they are left out"
+    assert said in capsys.readouterr().err
+    [teacher] = resolve(str(tmp_path / "mine.toml"), (), data).stages[0].config_json["teachers"]
+    assert teacher["sources"][0]["max_bad_fraction"] == 0.08
+    fine = rows(tmp_path, *lines[:93], name="fine.jsonl")
+    draft_recipe(tmp_path / "other.toml", told(data=str(fine)))
+    assert "max_bad" not in (tmp_path / "other.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
