@@ -148,7 +148,24 @@ def propose(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if (not answer or "prompt" not in found) and (dialogue := _dialogue(rows)):
         found |= dialogue
         answer = dialogue["answer"]
+    if answer and isinstance(found.get("prompt"), str):
+        found["prompt"] = _with_letters(found["prompt"], answer, columns, rows)
     return found | (parted(answer, rows) if answer else {})
+
+
+def _with_letters(
+    prompt: str, answer: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> Any:
+    """The prompt, with the choices that lie in columns of their own (A, B or option_a, option_b)
+    where the answers are their letters: without them nobody knows what B is."""
+    found = {one: re.fullmatch(r"(?i:option|choice)?[ _]?([A-Za-z])", one) for one in columns}
+    named = {match[1].upper(): one for one, match in found.items() if match}
+    told = {str(value).strip() for row in rows if (value := lookup(row, answer)) is not None}
+    if len(named) < 2 or not told or not told <= named.keys() or re.search(r"[\[\]{}]", prompt):
+        return prompt
+    listed = "".join(f"\n{letter}. {{{named[letter]}}}" for letter in sorted(named))
+    asked = "Answer with the letter of the right choice."
+    return {"template": f"{{{prompt}}}\n{listed}\n\n{asked}"}
 
 
 def _words(path: str) -> set[str]:
