@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from flows.report.page import Report, report_name, report_of, write_report
+from flows.runs.next_commands import copied
 from flows.runs.record import RunLog
 from flows.runs.results import read_results
 from flows.trackers import stopped, track
@@ -30,7 +31,8 @@ def report_run(
         run.report(write_report(store, report))
         show(report)
     except (OSError, InputError, Damaged) as error:
-        why = f"could not be written: {error}; `lyceum report {run.record.run_id}` writes it later"
+        again = copied("report", run.record.run_id, store=store.uri)
+        why = f"could not be written: {error}; `{again}` writes it later"
         warn("report", why)
     else:
         track(report.run, lambda why: warn("trackers", why))

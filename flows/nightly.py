@@ -31,12 +31,14 @@ from flows.promotion.nights import (
     last_nightly,
     name_rematches,
     new_rows,
+    require_candidate,
 )
 from flows.recipe.code import runs_code
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
 from flows.report.blocks import Block, Heading, Paragraph, Span, code
 from flows.report.gate_blocks import gate_table
 from flows.report.publish import publish_page
+from flows.runs.next_commands import copied
 from flows.runs.record import record_name
 from flows.server.prefect_view import unless_busy
 from flows.trackers import followed, logged
@@ -70,6 +72,7 @@ def nightly(
         given = Parameters(recipe, target, place, overrides, data, force)
         prepared = prepare(given)
         opened, resolved = prepared.store, prepared.resolved
+        require_candidate(resolved)
         champion = current(opened, resolved.recipe.name)
         last = last_nightly(opened, resolved.recipe.name)
         if last and not force and is_unchanged(opened, resolved, *last, champion):
@@ -170,9 +173,10 @@ def _decide(
         given_up = withdrawn(entries).get(model.digest) if model else None
         why, entry = verdict.why, None
         if verdict.promote and given_up:
+            overrule = copied("promote", run.run_id, store=store.uri)
             why = (
-                f"its model was given up before, by {given_up.by} ({given_up.why}); `lyceum promote"
-                f" {run.run_id}` overrules that"
+                f"its model was given up before, by {given_up.by} ({given_up.why}); `{overrule}`"
+                " overrules that"
             )
         elif verdict.promote:
             if watch.stop.is_set():

@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> Answer:
     from flows.cli.launch import exit_code, launch, run_json
     from flows.planning.stage_plans import check_budget
     from flows.preamble import Parameters
+    from flows.runs.next_commands import next_commands
 
     check_budget(options.hours, None)
     overrides, force = tuple(options.overrides), tuple(options.force)
@@ -42,9 +43,9 @@ def run(options: argparse.Namespace) -> Answer:
         ended = launch_seeds(given, options.seeds, options.code, options.hours)
         return Answer(ended.json(), show.seeds(ended.runs, ended.absent, ended.report), ended.code)
     record = launch(given, options.code, options.hours)
-    elsewhere = {} if options.store == context().settings.store else {"--store": options.store}
-    elsewhere |= {"--data": str(options.data)} if options.data else {}
-    shown = show.run(record, options.recipe, elsewhere)
+    given_too = options.data, overrides, options.code
+    following = next_commands(record, options.recipe, options.store, *given_too)
+    shown = show.run(record, following)
     return Answer(run_json(record), shown, exit_code(record))
 
 
@@ -85,7 +86,7 @@ def init(options: argparse.Namespace) -> Answer:
     from flows.rehearsal.page import summary
 
     read = sys.stdin.readline if sys.stdin.isatty() else None
-    draft, data = draft_recipe(options.file, Asking(vars(options), read))
+    draft, data = draft_recipe(options.file, Asking(vars(options), read), options.store)
     more = " or more" * (draft.rows == COUNTED)
     say(f"Written: {options.file} ({draft.rows}{more} rows of {draft.path})")
     value = {"recipe": str(options.file), "data": str(data) if data else None, **draft.told()}

@@ -1,15 +1,17 @@
 """`lyceum init`: look at the data's first rows, ask what no option says, and write a recipe.
 
 What is asked has a proposal, which an empty line takes; where nobody can be asked (standard input
-is no terminal) every proposal is taken, and what has none is bad input.
+is no terminal) every proposal is taken, and what has none is bad input. A person whose answer is
+refused hears why, and is asked again.
 """
 
-import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,24 @@ from flows.recipe.draft import (
     CHECKS,
     Draft,
     columns_of,
+    parted,
     propose,
     propose_check,
+    propose_choices,
     propose_domain,
     text,
 )
 from flows.recipe.resolve import resolve_table
 from flows.recipe.table import parse_table
+from flows.runs.next_commands import copied
+from infra.context import context
 from infra.store.location import given_path
 from infra.targets import check_target
 from infra.visible import plain
 from schemas.base import InputError, Stopped, nearest
 from schemas.examples import Domain
 from schemas.recipe import STAGE_NAME
+from schemas.toml import require_utf_8
 from tasks.data.mapping import Pick, lookup
 from tasks.models.model_source import check_model
 
@@ -48,16 +55,19 @@ class Asking:
     given: Mapping[str, Any]
     read: Callable[[], str] | None
 
-    def get(self, name: str, question: str, proposal: Any = None) -> Any:
-        """The option's value, else the person's answer, else the proposal, which may be a function
-        that finds it. Raises InputError: nobody says; Stopped: the person has left."""
+    def get(
+        self, name: str, question: str, proposal: Any = None, accept: Callable[[str], Any] = str
+    ) -> Any:
+        """What `accept` makes of the option's value, else of the person's answer, else of the
+        proposal, which may be a function that finds it. Raises InputError: nobody says, or an
+        option's value is refused; Stopped: the person has left."""
         if (value := self.given.get(name)) is not None:
-            return value
+            return accept(value)
         proposal = proposal() if callable(proposal) else proposal
         if self.read is None:
             if proposal is None:
                 raise InputError(f"--{name} is missing: {question}.")
-            return proposal
+            return accept(proposal)
         known = "" if proposal is None else f" [{plain(str(proposal))}]"
         while True:
             sys.stderr.write(f"{question}{known}: ")
@@ -69,44 +79,57 @@ class Asking:
             if not line:
                 raise Stopped
             if line.strip() or proposal is not None:
-                return line.strip() or proposal
+                try:
+                    return accept(line.strip() or proposal)
+                except InputError as error:
+                    say(f"  {plain(str(error).removeprefix(f'--{name} '))}")
+
+    def said(self, *names: str) -> bool:
+        """Whether nobody is going to be asked about any of these."""
+        return self.read is None or all(self.given.get(name) is not None for name in names)
 
 
-def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
+def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path | None]:
     """Look, ask, and write the recipe; returns what it is made of and the directory of its data.
+    Its commands use `store`, or without one the default.
 
     Raises:
         InputError: bad input, or the file is there already; nothing was written.
         Stopped: the person who was asked has left.
     """
-    file, named = _new_file(to), shlex.quote(str(to))
-    data, path = _place(str(asking.get("data", "Your data, a file or a URL (hf://, gs://, s3://)")))
-    target = str(asking.get("target", "Where it will run: local, or a TPU such as v5e-8", "local"))
-    check_target(target)
-    usd = _usd(asking.get("usd", "The most it may cost, in US dollars (0: no limit)", 0.0))
-    model = str(asking.get("model", "The model to teach", "gemma3-1b-it"))
-    check_model(model)
-    rows, count = first_rows(data, path)
-    columns = _columns(rows, asking)
-    answers = _texts(columns["answer"], rows)
+    file = _new_file(to)
+    data, path, rows, count = asking.get(
+        "data", "Your data, a file or a URL (hf://, gs://, s3://)", accept=_data
+    )
+    target = asking.get(
+        "target", "Where it will run: local, or a TPU such as v5e-8", "local", _target
+    )
+    usd = asking.get("usd", "The most it may cost, in US dollars (0: no limit)", "0", _usd)
+    model = asking.get("model", "The model to teach", "gemma3-1b-it", _model)
+    while True:
+        columns = _columns(rows, asking)
+        answers, choices = _texts(columns["answer"], rows), propose_choices(rows, columns)
+        proposal = (lambda: "choice") if choices else partial(propose_check, answers)
+        check = _choice(asking, "check", "How answers are verified", CHECKS, proposal)
+        if check == "choice":
+            columns |= {"choices": choices} if choices else {}
+        try:
+            mapped = {"path": path, "domain": "general", "check": check, **columns}
+            _check_rows(mapped, rows)
+            break
+        except InputError as error:
+            if asking.said("prompt", "reasoning", "answer", "check"):
+                raise
+            say(f"  {plain(str(error))}")
+    columns |= _allowed(mapped, data)
     prompts, domains = _texts(columns["prompt"], rows), [one.value for one in Domain]
-    questions = {
-        "check": ("How answers are verified", CHECKS, partial(propose_check, answers)),
-        "domain": ("What prompts are about", domains, partial(propose_domain, prompts)),
-    }
-    chosen = {name: _choice(asking, name, *question) for name, question in questions.items()}
-    check, domain = chosen["check"], chosen["domain"]
-    if check == "none" and "reasoning" not in columns:
-        raise InputError(
-            "without a column of reasoning the model's own traces are what it learns from, and"
-            " check none lets every one pass: name --reasoning COLUMN, or a --check that can fail:"
-            f" {', '.join(CHECKS[:-1])}."
-        )
+    proposal = partial(propose_domain, prompts)
+    domain = _choice(asking, "domain", "What prompts are about", domains, proposal)
     traces = _texts(columns.get("reasoning", columns["prompt"]), rows)
     both = [len(one) + len(other) for one, other in zip(traces, answers, strict=True)]
-    where = f" --data {shlex.quote(str(data))}" if data else ""
-    there = f"{where} --target {target}" if target != "local" else where
-    budget = f" --usd {usd:g}" if usd and target != "local" else ""
+    listed = max(map(len, _texts(columns["choices"], rows))) if "choices" in columns else 0
+    command = partial(copied, store=store or context().settings.store, data=data)
+    budget = ("--usd", f"{usd:g}") if usd and target != "local" else ()
     draft = Draft(
         name=file.stem,
         model=model,
@@ -115,14 +138,14 @@ def draft_recipe(to: Path, asking: Asking) -> tuple[Draft, Path | None]:
         check=check,
         domain=domain,
         rows=count,
-        longest=(max(map(len, prompts)), max(both)),
+        longest=(max(map(len, prompts)) + listed, max(both)),
         commands=(
-            f"lyceum rehearse {named}{where}",
-            f"lyceum plan {named}{there}{budget}",
-            f"lyceum run {named}{there}",
+            command("rehearse", str(to)),
+            command("plan", str(to), *budget, target=target),
+            command("run", str(to), target=target),
         ),
     )
-    _write(file, draft, data, rows)
+    _write(file, draft, data)
     return draft, data
 
 
@@ -163,26 +186,34 @@ def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any
             say(f"  {name}: {plain(first)[:100]}")
     questions = {
         "prompt": "The column of the prompt",
-        "reasoning": f"The column of the reasoning ({NONE}: there is none)",
         "answer": "The column of the answer",
+        "reasoning": f"The column of the reasoning ({NONE}: there is none)",
     }
     found: dict[str, Any] = {}
     for part, question in questions.items():
         proposal = proposed.get(part, NONE if part == "reasoning" else None)
-        shown = _told(proposal)
-        value = asking.get(part, f"{question}; columns: {', '.join(names)}", shown)
-        if value == NONE and part == "reasoning":
-            continue
-        if twice := [name for name, column in found.items() if column == value]:
-            raise InputError(f"--{part} {value}: that is the {twice[0]}; name another column.")
-        if value == shown and not isinstance(proposal, str):
-            found[part] = proposal
-        elif all(lookup(row, value) is None for row in rows):
-            raise InputError(
-                f"--{part} {value}: the data have no such column.{nearest(value, names)}"
-            )
-        else:
-            found[part] = value
+
+        def column(value: str, part: str = part, proposal: Any = proposal) -> Any:
+            if value == NONE and part == "reasoning":
+                return None
+            if twice := [name for name, one in found.items() if one == value]:
+                raise InputError(f"--{part} {value}: that is the {twice[0]}; name another column.")
+            if value == _told(proposal) and not isinstance(proposal, str):
+                return proposal
+            if all(lookup(row, value) is None for row in rows):
+                problem = f"--{part} {value}: the data have no such column."
+                raise InputError(problem + nearest(value, names))
+            return value
+
+        asked = f"{question}; columns: {', '.join(names)}"
+        if (mapped := asking.get(part, asked, _told(proposal), column)) is not None:
+            found[part] = mapped
+        if part == "answer" and isinstance(mapped, str) and (both := parted(mapped, rows)):
+            found["answer"] = both["answer"]
+            proposed = {**proposed, "reasoning": both["reasoning"]}
+    if "only" in proposed and found["prompt"] == proposed["prompt"]:
+        found["only"] = proposed["only"]
+        say("Of each dialogue, the first question and its answer are used.")
     return found
 
 
@@ -190,10 +221,13 @@ def _choice(
     asking: Asking, name: str, what: str, known: Sequence[str], proposal: Callable[[], str]
 ) -> str:
     """One of several words. Raises InputError: it is another."""
-    value = str(asking.get(name, f"{what} ({', '.join(known)})", proposal))
-    if value not in known:
-        raise InputError(f"--{name} {value}: there is no such {name}.{nearest(value, known)}")
-    return value
+
+    def one_of(value: str) -> str:
+        if value not in known:
+            raise InputError(f"--{name} {value}: there is no such {name}.{nearest(value, known)}")
+        return value
+
+    return str(asking.get(name, f"{what} ({', '.join(known)})", proposal, one_of))
 
 
 def _told(proposal: Any) -> str | None:
@@ -223,6 +257,7 @@ def _place(given: str) -> tuple[Path | None, str]:
             kind = "is a directory: name the file in it" if file.is_dir() else kind
             raise InputError(f"--data {given} {kind or 'is not there'}.")
         path = check_data_path(given if remote else file.name)
+        require_utf_8(path, "--data")
     except InputError:
         raise
     except OSError as error:
@@ -250,6 +285,22 @@ def _new_file(to: Path) -> Path:
     return to
 
 
+def _data(given: str) -> tuple[Path | None, str, list[Mapping[str, Any]], int]:
+    """The directory for --data, the path that a source has, the first rows, and their number."""
+    data, path = _place(given)
+    return data, path, *first_rows(data, path)
+
+
+def _target(given: str) -> str:
+    check_target(given)
+    return given
+
+
+def _model(given: str) -> str:
+    check_model(given)
+    return given
+
+
 def _usd(value: Any) -> float:
     try:
         usd = float(value)
@@ -260,11 +311,10 @@ def _usd(value: Any) -> float:
     return usd
 
 
-def _write(to: Path, draft: Draft, data: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Validate the recipe, see that its mapping reads the first rows, and make the file."""
+def _write(to: Path, draft: Draft, data: Path | None) -> None:
+    """Validate the recipe, and make the file."""
     written = text(draft)
     resolve_table(parse_table(written, to.name), data)
-    _check_rows(draft, rows)
     try:
         file = to.open("x", encoding="utf-8")
         try:
@@ -277,16 +327,57 @@ def _write(to: Path, draft: Draft, data: Path | None, rows: Sequence[Mapping[str
         raise InputError(f"{to} cannot be written: {error.strerror}.") from error
 
 
-def _check_rows(draft: Draft, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises InputError: most of the first rows make nothing by this mapping."""
+def _allowed(mapped: Mapping[str, Any], data: Path | None) -> dict[str, Any]:
+    """What a source says of its bad rows, where they are more than it allows without a word; of the
+    rows that are counted. A run would end at them."""
+    from tasks.data.conversion import NotAnExample, example_of, prompt_of
+    from tasks.data.data_files import data_files
+    from tasks.data.readers import read_records
+    from tasks.data.records import Unreadable
+    from tasks.data.sources import Source
+
+    source, causes, count = Source.parse(mapped), Counter[str](), 0
+    make = example_of if source.teaches else prompt_of
+    for name, file in data_files(data, source.path, "--data"):
+        for record in islice(read_records(name, file), COUNTED - count):
+            count += 1
+            if isinstance(record, Unreadable):
+                causes[record.cause] += 1
+                continue
+            try:
+                make(source, record.row, name, record.line, "")
+            except NotAnExample as error:
+                causes[error.cause] += error.cause != "left_out"
+    bad = causes.total()
+    if bad <= source.max_bad_fraction * count:
+        return {}
+    why = ", ".join(f"{rows} {cause}" for cause, rows in causes.most_common() if rows)
+    say(f"{bad} of {count} rows make no example ({why}): they are left out, and counted.")
+    return {"max_bad_fraction": min(0.99, ceil(110 * bad / count) / 100)}
+
+
+def _check_rows(mapped: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises InputError: most of the first rows make nothing by this source, or nothing of them is
+    verified or taught."""
     from tasks.data.conversion import NotAnExample, example_of, prompt_of
     from tasks.data.sources import Source
 
-    source, why = Source.parse(draft.source()), list[str]()
+    if mapped["check"] == "none" and "reasoning" not in mapped:
+        raise InputError(
+            "without a column of reasoning the model's own traces are what it learns from, and"
+            " check none lets every one pass: name --reasoning COLUMN, or a --check that can fail:"
+            f" {', '.join(CHECKS[:-1])}."
+        )
+    if mapped["check"] == "choice" and "choices" not in mapped:
+        raise InputError(
+            "--check choice: no column is a list of 2 to 26 texts of which the answer is one (its"
+            " letter, its place from 0, or its text); name another --check."
+        )
+    source, why = Source.parse(mapped), list[str]()
     make = example_of if source.teaches else prompt_of
     for line, row in enumerate(rows, 1):
         try:
-            make(source, row, draft.path, line, draft.name)
+            make(source, row, source.path, line, "")
         except NotAnExample as error:
             why.append(f"row {line}: {error.cause}: {error}")
     if len(why) > len(rows) / 2:

@@ -91,7 +91,7 @@ def options_by_name() -> dict[str, tuple[str, dict[str, Any]]]:
         "reasoning": _option("--reasoning COLUMN", "the column with the reasoning; - for none"),
         "answer": _option("--answer COLUMN", "the column with the final answer"),
         "check": _option(
-            "--check C", "how answers are verified: numeric, math, exact, quantity, none"
+            "--check C", "how answers are verified: numeric, math, exact, quantity, choice, none"
         ),
         "domain": _option("--domain D", "what the prompts are about, e.g. math"),
         "place": _option("--target T", "where it will run: local, or a TPU such as v5e-8"),

@@ -5,7 +5,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import table as rich_table
@@ -14,7 +14,6 @@ from rich.text import Text as Shown
 
 from flows.report import blocks as ui
 from flows.report.blocks import Block, Table
-from flows.runs.next_commands import next_commands
 from flows.runs.record import left
 from flows.runs.wording import duration, headline, listed, size
 from infra.visible import plain
@@ -102,8 +101,8 @@ def _console() -> Console:
     return console
 
 
-def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterator[Block]:
-    """The summary at the end of a run. `recipe`, `elsewhere`: see `next_commands`."""
+def run(record: RunRecord, following: Sequence[str]) -> Iterator[Block]:
+    """The summary at the end of a run. `following`: its `next_commands`."""
     from flows.report.summaries import stages_done
 
     seconds = (record.finished or time.time()) - record.started
@@ -126,8 +125,7 @@ def run(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> Iterato
     if record.report:
         yield f"Report: {record.report}"
     if record.status in ("succeeded", "failed"):
-        commands = next_commands(record, recipe, elsewhere)
-        yield ui.Code("\n  ".join(["Next:", *commands]))
+        yield ui.Code("\n  ".join(["Next:", *following]))
 
 
 def seeds(
@@ -160,13 +158,15 @@ def plan(plan: dict[str, Any]) -> Iterator[Block]:
         yield from (f"{name} {one['name']}: {what}." for what in one["uncounted"])
     known, unknown = plan["at_least"], ", ".join(plan["at_least"]["without"])
     bound, more = ("at least ", f", and what {unknown} will take") if unknown else ("", "")
+    added = sum(one.get("at_least", one)["seconds"] or 0.0 for one in stages)
+    aside = f" (side by side; one after another {duration(added)})" * (added > known["seconds"] + 1)
     if local and unknown and not known["seconds"]:
         yield f"No estimate yet: no earlier run has timed {unknown}."
     elif local:
-        yield f"Expected: {bound}{known['seconds']:.1f} s, from earlier runs{more}"
+        yield f"Expected: {bound}{known['seconds']:.1f} s, from earlier runs{aside}{more}"
     else:
         usd = f"{known['cost_usd']:.2f} USD by list price"
-        yield f"Expected: {bound}{duration(known['seconds'])}, {usd}{more}"
+        yield f"Expected: {bound}{duration(known['seconds'])}, {usd}{aside}{more}"
     if "sessions" in plan:
         yield from _sessions(plan["sessions"], bool(known["without"]))
     yield from what_is_wrong(plan)

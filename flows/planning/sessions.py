@@ -17,9 +17,12 @@ def working_seconds(hours: float) -> float:
     return 3600 * hours - min(PAUSE_SECONDS, 360 * hours)
 
 
-def sessions(stages: Sequence[Mapping[str, Any]], hours: float) -> dict[str, Any]:
-    """The sessions that the stages of a plan take, one after the other.
+def sessions(
+    stages: Sequence[Mapping[str, Any]], hours: float, over: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """The sessions that the stages of a plan take.
 
+    `over`: seconds from the begin until each stage has ended; without it they follow one another.
     It leaves out the start of each new session, and of stages of unknown time all but what is
     known, the boot of a machine.
 
@@ -31,8 +34,10 @@ def sessions(stages: Sequence[Mapping[str, Any]], hours: float) -> dict[str, Any
     spans: list[tuple[str, float, float]] = []
     for stage in stages:
         if seconds := stage.get("at_least", stage)["seconds"] or 0.0:
-            spans.append((stage["name"], begun, begun + seconds))
-            begun += seconds
+            end = begun + seconds if over is None else over[stage["name"]]
+            spans.append((stage["name"], end - seconds, end))
+            begun = max(begun, end)
+    spans.sort(key=lambda span: span[2])
     count = math.ceil(begun / each)
     listed = []
     for start in (index * each for index in range(min(count, MOST_LISTED))):

@@ -15,6 +15,7 @@ from flows.planning.sessions import sessions
 from flows.recipe import explain
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedRecipe, ResolvedStage
+from flows.runs.forecast import Forecast
 from infra.context import context
 from infra.store.store import Store
 from infra.visible import plain
@@ -46,17 +47,21 @@ def make_plan(
     stages = explain.Neighbours(outlooks, store).plans(resolved, target)
     if (machine := machine_of(target)) is not None:
         stages = _on_machine(resolved, outlooks, stages, store, target, machine)
+    slots = context().settings.parallel_jobs
+    known = {stage["name"]: stage.get("at_least", stage)["seconds"] or 0.0 for stage in stages}
+    ends = Forecast(resolved.recipe, stages, planned=True, slots=slots).ends({}, known)
+    at_least = _at_least(stages, max(ends.values(), default=0.0))
     value = {
         "recipe": resolved.recipe.name,
         "target": target,
         "fits": True,
         "stages": stages,
-        "seconds": explain.total([stage["seconds"] for stage in stages]),
+        "seconds": None if at_least["without"] else at_least["seconds"],
         "cost_usd": explain.total([stage["cost_usd"] for stage in stages]),
-        "at_least": _at_least(stages),
+        "at_least": at_least,
     }
     if hours is not None:
-        value["sessions"] = sessions(stages, hours)
+        value["sessions"] = sessions(stages, hours, ends)
     here = too_large_here(outlooks) if target == "local" else []
     problems = [*_too_large(stages), *here, *_over_budget(value, hours, usd)]
     if not problems:
@@ -208,13 +213,13 @@ def _too_large(stages: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _at_least(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _at_least(stages: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Lower bounds of time and cost, also where `seconds` and `cost_usd` are unknown, and the
-    stages whose own time is."""
-    figures = ("seconds", "cost_usd")
+    stages whose own time is. `seconds`: until the last stage ends, side by side as in a run."""
     bounds = [stage.get("at_least", stage) for stage in stages]
-    known = {name: sum(one[name] or 0.0 for one in bounds) for name in figures}
-    return {**known, "without": [one["name"] for one in stages if one["seconds"] is None]}
+    usd = sum(one["cost_usd"] or 0.0 for one in bounds)
+    without = [one["name"] for one in stages if one["seconds"] is None]
+    return {"seconds": seconds, "cost_usd": usd, "without": without}
 
 
 def _over_budget(plan: dict[str, Any], hours: float | None, usd: float | None) -> list[str]:

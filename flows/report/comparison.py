@@ -81,10 +81,10 @@ _DIFFERENCE = (
     "A difference is a run minus the first, over the prompts that both asked where nothing else is"
     " said, in which case the rates are theirs alone; “against” is the first run's over them,"
     " where it is not that of column 1. A difference is coloured where its 95% interval leaves"
-    " out zero and its p-value is at most 5% after Holm's correction over the models (and, below,"
-    " over suites and domains too) of its metric; a sentence of the verdict counts after Holm's"
-    " correction over the metrics. Intervals: a bootstrap over the shared prompts; unpaired,"
-    " Newcombe's; over seeds, Student's, and unpaired, Welch's."
+    " out zero and its p-value is at most 5% after Holm's correction: over all prompts, over every"
+    " metric and model of this comparison, and the verdict's sentences count as their rows do; by"
+    " suite and domain, over those of its metric. Intervals: a bootstrap over the shared prompts;"
+    " unpaired, Newcombe's; over seeds, Student's, and unpaired, Welch's."
 )
 Row = dict[str, Any]
 

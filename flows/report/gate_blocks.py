@@ -6,6 +6,7 @@ from flows.promotion.gate import Gate, gate
 from flows.promotion.looks import Finding, Side
 from flows.report.blocks import Block, Details, Paragraph, Span, Table, Text, code
 from flows.report.rates import unit_label
+from flows.runs.next_commands import copied
 from flows.runs.results import RunResults
 from flows.runs.wording import bounds, gap, rate_text
 from schemas.base import InputError, StageFailed
@@ -63,6 +64,6 @@ def gate_blocks(run: RunResults) -> Iterator[Block]:
     except (InputError, StageFailed) as error:
         passed, why, table = False, str(error), []
     said = Span(f"Gate {'passed' if passed else 'not passed'}", "span", "good" if passed else "bad")
-    command = code(f"lyceum gate {record.run_id}")
+    command = code(copied("gate", record.run_id, store=record.store))
     note = Paragraph(("The rules are the recipe's. Against the champion: ", command, "."), "note")
     yield Details((said, f" against its base: {why}"), [*table, note])

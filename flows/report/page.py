@@ -16,6 +16,7 @@ from flows.report.section import SECTIONS, Section
 from flows.report.summaries import stages_done
 from flows.report.verdict import stage_verdicts, verdict
 from flows.runs.effects import EXACT, FORMAT, SAFE, Metric, outcomes, overall_effect, suite_effects
+from flows.runs.next_commands import copied
 from flows.runs.record import run_folder, run_status
 from flows.runs.results import RunResults
 from flows.runs.wording import (
@@ -69,7 +70,11 @@ class Report:
 
 def written_by(record: RunRecord) -> ui.Paragraph:
     """The footer: the command that writes the page again."""
-    again = "Written by ", ui.code(f"lyceum report {record.run_id}"), " from the artifacts in "
+    again = (
+        "Written by ",
+        ui.code(copied("report", record.run_id, store=record.store)),
+        " from the artifacts in ",
+    )
     return ui.Paragraph((*again, ui.code(record.store), "."), "note")
 
 

@@ -3,11 +3,12 @@ which their recipes differ; time and cost.
 
 Models are matched by name (the stage that trained them, or `base`), and the last model of one run
 with the last of the other. A difference is the other run minus the first, paired over the prompts
-that both runs asked (see `flows.runs.effects`). It counts as a gain or a loss after Holm's
-correction over all rows of its metric: those over all prompts, and apart from them those in parts.
+that both runs asked (see `flows.runs.effects`). It counts as a gain or a loss, in its row and in a
+sentence alike, after Holm's correction: over all rows over all prompts, of every metric and model;
+in parts, apart from them, over the rows of its metric.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -74,15 +75,24 @@ def compare_runs(
 
 def _compare(first: RunResults, second: RunResults) -> dict[str, Any]:
     names = dict.fromkeys([*first.stages, *second.stages])
+    metrics = metrics_of(first, second)
+    pairs = {metric: _matched_models(first, second, metric) for metric in metrics}
+    overall = {
+        (metric, name): change
+        for metric, matched in pairs.items()
+        for name, both in matched.items()
+        if (change := _change(first, both, metric, ALL))
+    }
+    p = corrected(overall)
     return {
         "a": _summary(first.record),
         "b": _summary(second.record),
         "pairing": pairing(first, second),
-        "verdict": list(_sentences(first, second)),
+        "verdict": list(_sentences(pairs, overall, p)),
         "metrics": [
             row
-            for metric in metrics_of(first, second)
-            for row in _metric_rows(first, second, metric)
+            for metric, matched in pairs.items()
+            for row in _metric_rows(first, metric, matched, overall, p)
         ],
         "recipes": list(_recipe_differences(first, second)),
         "stages": [_stage_row(n, first.stages.get(n), second.stages.get(n)) for n in names],
@@ -102,28 +112,32 @@ def _summary(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _sentences(first: RunResults, second: RunResults) -> Iterator[dict[str, str]]:
-    """Compare the last models, in a sentence for each metric that both runs measured; corrected for
-    their number."""
-    last = {
-        metric: (ours[-1], theirs[-1])
-        for metric in metrics_of(first, second)
-        if (ours := first.evaluated(metric.kind)) and (theirs := second.evaluated(metric.kind))
-    }
-    found = {metric: _change(first, pair, metric, ALL) for metric, pair in last.items()}
-    changes = {metric: change for metric, change in found.items() if change}
-    p = corrected(changes)
+_Pairs = Mapping[str, tuple[Model, Model]]
+"""A model's name, or two names -> the model of either run; the last ones last."""
+_Changes = Mapping[tuple[Metric, str], Change]
+"""Metric and model -> its change over all prompts."""
+
+
+def _sentences(
+    pairs: Mapping[Metric, _Pairs], overall: _Changes, p: Mapping[tuple[Metric, str], float]
+) -> Iterator[dict[str, str]]:
+    """Compare the last models, in a sentence for each metric that both runs measured: what their
+    rows say."""
     words = {"gain": "better", "loss": "worse", "unclear": "no measurable difference"}
-    for metric, (before, after) in last.items():
+    for metric, matched in pairs.items():
+        if not matched:
+            continue
+        *_, (name, (before, after)) = matched.items()
         same = before.name == after.name
         names = after.name if same else f"{before.name} against {after.name}"
         tone: Tone = "plain"
-        if metric not in changes:
+        if (metric, name) not in overall:
             said = "not comparable, one side has too few answers that count."
         elif same_answers(before, after, metric.kind):
             said = "the same answers, by one model."
         else:
-            change, direction = changes[metric], direction_of(changes[metric].interval, p[metric])
+            change = overall[metric, name]
+            direction = direction_of(change.interval, p[metric, name])
             said = f"{change_text(change)}, {words[direction]} ({sample_text(change)})."
             tone = TONES[direction]
         yield {"text": f"{metric.label} ({names}): {said}", "tone": tone}
@@ -134,17 +148,23 @@ def _change(first: RunResults, both: Sequence[Model], metric: Metric, part: Part
     return change_between(old, new, first.record.recipe.seed, quantity=metric.quantity)
 
 
-def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Iterator[dict[str, Any]]:
-    pairs = _matched_models(first, second, metric)
+def _metric_rows(
+    first: RunResults,
+    metric: Metric,
+    pairs: _Pairs,
+    overall: _Changes,
+    p: Mapping[tuple[Metric, str], float],
+) -> Iterator[dict[str, Any]]:
     items = [item for both in pairs.values() for model in both for item in model.items(metric.kind)]
-    for family in ([ALL], parts(items)):
-        changes = {
-            (name, part): change
-            for name, both in pairs.items()
-            for part in family
-            if (change := _change(first, both, metric, part))
-        }
-        p = corrected(changes)
+    whole = {(name, ALL): one for (other, name), one in overall.items() if other == metric}
+    inside = {
+        (name, part): change
+        for name, both in pairs.items()
+        for part in parts(items)
+        if (change := _change(first, both, metric, part))
+    }
+    in_whole = {(name, ALL): p[metric, name] for name, _ in whole}
+    for changes, found in ((whole, in_whole), (inside, corrected(inside))):
         for (name, part), change in changes.items():
             yield {
                 **metric.row(part),
@@ -152,9 +172,9 @@ def _metric_rows(first: RunResults, second: RunResults, metric: Metric) -> Itera
                 "a": _rate(change.before),
                 "b": _rate(change.after),
                 "difference": {"value": change.delta, **asdict(change.interval)},
-                "p": p[name, part],
+                "p": found[name, part],
                 "paired": change.paired,
-                "direction": direction_of(change.interval, p[name, part]),
+                "direction": direction_of(change.interval, found[name, part]),
                 "same_answers": same_answers(*pairs[name], metric.kind),
             }
 

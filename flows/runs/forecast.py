@@ -73,18 +73,22 @@ class Forecast:
         return self.left(running, left)
 
     def left(self, running: Collection[str], left: Mapping[str, float]) -> float:
-        """Seconds until all of these stages have ended, each of which begins in file order as soon
-        as its inputs are there and a slot is free."""
+        """Seconds until all of these stages have ended (`ends`)."""
+        return max(self.ends(running, left).values(), default=0.0)
+
+    def ends(self, running: Collection[str], left: Mapping[str, float]) -> dict[str, float]:
+        """Stage -> seconds until it has ended. Each begins in file order as soon as its inputs are
+        there and a slot is free."""
         needs = {stage.name: {*stage.inputs.values()} & left.keys() for stage in self.recipe.stages}
         ends = {name: left[name] for name in running}
         waiting = [name for name in left if name not in ends]
-        now, done = 0.0, set[str]()
+        now, done = 0.0, dict[str, float]()
         while ends or waiting:
             for name in list(waiting):
-                if needs[name] <= done and len(ends) < max(self.slots, 1):
+                if needs[name] <= done.keys() and len(ends) < max(self.slots, 1):
                     waiting.remove(name)
                     ends[name] = now + left[name]
             first = min(ends, key=lambda name: ends[name])
             now = ends.pop(first)
-            done.add(first)
-        return now
+            done[first] = now
+        return done

@@ -1,31 +1,61 @@
-"""Suggests three commands to try after a run, complete and ready to be copied."""
+"""Writes commands for a person to copy, and suggests three to try after a run."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
 
+from flows.recipe.overrides import TINY
+from infra.context import context
+from infra.store.location import parsed_location
 from schemas.reports import RunRecord
 from tasks.contract.kind import Product
 from tasks.contract.kinds import kinds_producing, training_kinds
 
 
-def next_commands(record: RunRecord, recipe: str, elsewhere: Mapping[str, str]) -> list[str]:
-    """Suggest what to try next.
+def copied(
+    *words: str,
+    store: str,
+    data: str | Path | None = None,
+    target: str = "local",
+    overrides: Sequence[str] = (),
+    code: Sequence[Path] = (),
+) -> str:
+    """A command line, ready to be copied: `lyceum`, these words, and the options without which it
+    would do something else, the store where it is not the default one."""
+    default = parsed_location(context().settings.store)
+    options = {
+        "--store": store if parsed_location(store) != default else None,
+        "--data": str(data) if data else None,
+        "--target": target if target != "local" else None,
+    }
+    given = [word for name, value in options.items() if value for word in (name, value)]
+    for one in overrides:
+        given += ["--tiny"] if one == TINY else ["--set", one]
+    for file in code:
+        given += ["--code", str(file)]
+    return shlex.join(["lyceum", *words, *given])
 
-    Args:
-        recipe: as it was given.
-        elsewhere: `--store` and `--data` as they were given, if they were.
-    """
-    store = {name: value for name, value in elsewhere.items() if name == "--store"}
 
-    def command(*words: str, options: Mapping[str, str] = store) -> str:
-        given = [word for option in options.items() for word in option]
-        return shlex.join(["lyceum", *words, *given])
+def next_commands(
+    record: RunRecord,
+    recipe: str,
+    store: str,
+    data: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    code: Sequence[Path] = (),
+) -> list[str]:
+    """Suggest what to try next. Arguments beside `record`: as they were given."""
+
+    def command(*words: str) -> str:
+        return copied(*words, store=store)
 
     run = record.run_id
     if record.status == "failed":
-        rehearse = command("rehearse", recipe, options=elsewhere)
-        cloud = {"--target": record.target} if record.target != "local" else {}
-        doctor = command("doctor", options=store | cloud)
+        # it cuts the sizes itself
+        changed = [one for one in overrides if one != TINY]
+        rehearse = copied("rehearse", recipe, store=store, data=data, overrides=changed, code=code)
+        cloud = record.target != "local"
+        doctor = copied("doctor", store=store, target=record.target)
         return [
             f"{command('report', run)}   # what there is so far; the same `run` goes on from it",
             f"{rehearse}   # finds in minutes what is wrong with a recipe",

@@ -10,6 +10,7 @@ from flows.recipe.recipe_toml import recipe_toml
 from flows.report.blocks import Block, Code, Details, Paragraph, Raw, card, code
 from flows.report.html import tag
 from flows.report.section import Section
+from flows.runs.next_commands import copied
 from flows.runs.results import RunResults
 
 
@@ -20,10 +21,11 @@ def blocks(run: RunResults) -> list[Block]:
     link = "data:application/toml;base64," + base64.b64encode(toml.encode("utf-8")).decode("ascii")
     saved = tag("a", tag("code", file), download=file, href=link)
     argv = [str(argument) for argument in run.record.execution.get("command", [])]
-    command = ["lyceum", "run", f"./{file}", "--target", run.record.target, *_given(argv)]
+    store, target = run.record.store, run.record.target
+    command = copied("run", f"./{file}", *_given(argv), store=store, target=target)
     found: list[Block] = [
         Raw(tag("p", "Save the recipe as ", saved, " and run:")),
-        card(Code(shlex.join(command))),
+        card(Code(command)),
     ]
     if argv and PurePath(argv[0]).name == "lyceum":  # otherwise the Prefect UI started it
         given = code(shlex.join(["lyceum", *argv[1:]]))

@@ -93,7 +93,8 @@ class Nights:
 
 @pytest.fixture
 def nights(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
-    """Without Prefect."""
+    """Without Prefect. The recipe trains nothing: its runs come from elsewhere."""
+    monkeypatch.setattr(module, "require_candidate", lambda resolved: None)
     tiny_recipe.write_text(tiny_recipe.read_text().replace('name = "tiny"', 'name = "demo"'))
     made = Nights(tmp_path, tiny_recipe)
     monkeypatch.setattr(module, "post_train", made.post_train)
@@ -266,7 +267,7 @@ def test_a_model_that_people_rolled_back_is_not_promoted_again_by_night(nights: 
     state = nights.run(lambda: nights.make(0.9, model="better"))
     assert state.name == "Kept"
     assert "its model was given up before" in (state.message or "")
-    overrules = f"`lyceum promote {NIGHT.format(3)}` overrules that"
+    overrules = f"`lyceum promote {NIGHT.format(3)} --store {nights.store.uri}` overrules that"
     assert f"(it answers in verse); {overrules}" in (state.message or "")
     assert nights.champions[-1] == NIGHT.format(1)
     assert nights.run(lambda: nights.make(0.95)).name == "Promoted"

@@ -14,6 +14,8 @@ from flows.recipe.draft import columns_of, propose, propose_check, propose_domai
 from flows.recipe.resolve import resolve
 from schemas.base import InputError, Stopped
 from tasks.contract.job import write_jsonl
+from tasks.data.conversion import NotAnExample, example_of, prompt_of
+from tasks.data.sources import Source
 
 
 def rows(directory: Path, *lines: dict[str, Any], name: str = "mine.jsonl") -> Path:
@@ -50,7 +52,7 @@ def test_worked_rows_become_a_recipe_that_resolves(tmp_path: Path) -> None:
     told_of = (teacher["name"], source["check"], source["path"])
     assert told_of == ("dataset", "numeric", "mine.jsonl")
     assert draft.columns == {"prompt": "question", "reasoning": "why", "answer": "answer"}
-    assert draft.commands[1].endswith("--target v5e-8 --usd 5")
+    assert draft.commands[1].endswith(f"mine.toml --usd 5 --data {tmp_path} --target v5e-8")
     quotas = resolved.stage("rebalance").config_json["quotas"]["math"]
     assert quotas == {"train": 5, "validation": 0, "heldout": 2}
     asked = resolved.stage("sft_eval").config_json
@@ -100,7 +102,8 @@ def test_columns_are_those_of_any_row_and_lie_in_objects_and_first_turns(tmp_pat
     file = rows(tmp_path, *lines)
     given = {"data": str(file), "prompt": "turns.0.content", "answer": "answer.text"}
     draft, data = draft_recipe(tmp_path / "mine.toml", told(**given, check="exact"))
-    assert draft.columns == {"prompt": "turns.0.content", "answer": "answer.text"}
+    mapped = {"prompt": "turns.0.content", "answer": "answer.text"}
+    assert draft.columns == {**mapped, "max_bad_fraction": 0.22}  # the first row has neither
     assert resolve(str(tmp_path / "mine.toml"), (), data).stages
     with pytest.raises(InputError, match=r"--answer answer\.txet: .* Did you mean 'answer\.text'"):
         draft_recipe(tmp_path / "other.toml", told(**given | {"answer": "answer.txet"}))
@@ -126,6 +129,20 @@ def test_a_full_disk_leaves_no_half_of_a_recipe(tmp_path, monkeypatch):
             draft_recipe(to, told(data=str(file)))
     assert not to.exists()
     draft_recipe(to, told(data=str(file)))
+
+
+def test_the_commands_to_copy_look_in_the_store_that_was_given(tmp_path, lyceum, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    where = ["--data", rows(tmp_path, *WORKED), "--domain=math", "--target=v5e-8", "--usd=5"]
+    where += ["--store", "/a store", "--no-rehearsal", "--json"]
+    said = lyceum("init", tmp_path / "mine.toml", *where).json
+    at = f"--store '/a store' --data {tmp_path}"
+    assert said["next"] == [
+        f"lyceum rehearse {tmp_path}/mine.toml {at}",
+        f"lyceum plan {tmp_path}/mine.toml --usd 5 {at} --target v5e-8",
+        f"lyceum run {tmp_path}/mine.toml {at} --target v5e-8",
+    ]
+    assert f"#   {said['next'][2]}\n" in (tmp_path / "mine.toml").read_text(encoding="utf-8")
 
 
 def test_a_path_begins_at_home(tmp_path, lyceum, monkeypatch):
@@ -160,6 +177,73 @@ def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have
     assert propose_domain(prompts) == "math"
 
 
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def dialogue(place: int, *more: dict[str, Any], system: bool = False) -> dict[str, Any]:
+    asked = {"role": "user", "content": f"{place}+1?"}
+    said = {"role": "assistant", "content": f"<think>one more</think>\n\n{place + 1}"}
+    return {"messages": [*([SYSTEM] if system else []), asked, said, *more]}
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_a_dialogue_is_read_by_its_roles_and_thoughts_in_tags_are_the_reasoning(tmp_path, system):
+    """As chat data sets have them; the tags would end a trace (`tag_in_trace`)."""
+    again = {"role": "user", "content": "Sure?"}
+    lines = [dialogue(place, again, system=system) for place in range(6)]
+    odd = dialogue(9, system=not system)  # its turns lie elsewhere
+    draft, data = draft_recipe(tmp_path / "mine.toml", told(data=str(rows(tmp_path, *lines, odd))))
+    assert draft.check == "numeric"
+    [teacher] = resolve(str(tmp_path / "mine.toml"), (), data).stages[0].config_json["teachers"]
+    source = Source.parse(teacher["sources"][0])
+    example = example_of(source, lines[3], "mine.jsonl", 1, "mine")
+    assert example.prompt == ("Be brief.\n\n3+1?" if system else "3+1?")
+    assert (example.reasoning, example.answer) == ("one more", "4")
+    with pytest.raises(NotAnExample, match=r"messages\.0\.role") as error:
+        example_of(source, odd, "mine.jsonl", 1, "mine")
+    assert error.value.cause == "left_out"
+
+
+def test_a_column_that_is_named_is_parted_too(tmp_path):
+    """`--answer said` with `<reasoning>...</reasoning><answer>...</answer>` in it."""
+    said = "<reasoning>one more</reasoning><answer>{}</answer>"
+    lines = [{"question": f"{one}+1?", "said": said.format(one + 1)} for one in range(6)]
+    given = told(data=str(rows(tmp_path, *lines)), answer="said")
+    draft, _ = draft_recipe(tmp_path / "mine.toml", given)
+    assert draft.columns["reasoning"]["before"] == "</reasoning>"
+    assert draft.columns["answer"] == {"column": "said", "after": "<answer>", "before": "</answer>"}
+    assert draft.check == "numeric"
+
+
+def test_choices_are_part_of_the_question(tmp_path):
+    """Without them nobody knows what B is."""
+    lines = [
+        {"question": f"{one}+1?", "choices": {"text": [str(one), str(one + 1)]}, "answerKey": "B"}
+        for one in range(6)
+    ]
+    given = {"data": str(rows(tmp_path, *lines)), "answer": "answerKey"}
+    draft, data = draft_recipe(tmp_path / "mine.toml", told(**given))
+    assert (draft.check, draft.columns["choices"]) == ("choice", "choices.text")
+    [teacher] = resolve(str(tmp_path / "mine.toml"), (), data).stages[0].config_json["teachers"]
+    source = Source.parse(teacher["prompts"][0]["sources"][0])
+    assert "\nB. 3\n" in prompt_of(source, lines[2], "mine.jsonl", 1, "mine").prompt
+
+
+def test_rows_without_a_number_do_not_end_the_run(tmp_path, capsys):
+    """`n.d.` in 5 rows of 100, and no reasoning in 2: a source allows 1 % where it says nothing."""
+    odd = [{"answer": "n.d."}] * 5 + [{"why": ""}] * 2
+    lines = [{**WORKED[1], "question": f"{n}+1?"} for n in range(93)]
+    lines += [{**WORKED[1], **one} for one in odd]
+    _, data = draft_recipe(tmp_path / "mine.toml", told(data=str(rows(tmp_path, *lines))))
+    said = "7 of 100 rows make no example (5 not_numeric, 2 empty_reasoning): they are left out"
+    assert said in capsys.readouterr().err
+    [teacher] = resolve(str(tmp_path / "mine.toml"), (), data).stages[0].config_json["teachers"]
+    assert teacher["sources"][0]["max_bad_fraction"] == 0.08
+    fine = rows(tmp_path, *lines[:93], name="fine.jsonl")
+    draft_recipe(tmp_path / "other.toml", told(data=str(fine)))
+    assert "max_bad" not in (tmp_path / "other.toml").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("answers", "check"),
     [
@@ -168,6 +252,9 @@ def test_work_and_answer_in_one_column_are_parted_at_the_marker_and_prompts_have
         (["1", ""], "numeric"),  # an empty cell makes no example, and tells nothing of the others
         (["yes", " "], "exact"),
         (["", ""], "none"),
+        ([*("215.44",) * 19, "n.d."], "numeric"),  # as laboratories have them
+        (["18.02 g/mol", "5 kJ/mol", "27 °C"], "quantity"),
+        (["3 apples", "4 apples"], "exact"),
         (["a story " * 20], "none"),
     ],
 )
@@ -179,7 +266,7 @@ def test_a_person_is_asked_what_no_option_says_and_an_empty_line_takes_the_propo
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = rows(tmp_path, *({**one, "hint": "count"} for one in WORKED))
-    lines = [f"{file}\n", "\n", "0\n", "\n", "\n", "hint\n", "\n", "exact\n"]
+    lines = [f"{file}\n", "\n", "0\n", "\n", "\n", "\n", "hint\n", "exact\n"]
     draft, _ = draft_recipe(tmp_path / "mine.toml", person(lines))
     assert (draft.model, draft.check) == ("gemma3-1b-it", "exact")
     assert draft.columns == {"prompt": "question", "reasoning": "hint", "answer": "answer"}
@@ -188,11 +275,47 @@ def test_a_person_is_asked_what_no_option_says_and_an_empty_line_takes_the_propo
     assert "[why]" in asked
 
 
-def test_half_a_character_is_asked_for_again(tmp_path: Path) -> None:
+def test_half_a_character_is_asked_for_again(tmp_path, capsys):
     half = UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "unexpected end of data")
-    read = Mock(side_effect=[half, f"{tmp_path}/none.csv"])
-    with pytest.raises(InputError, match=r"none\.csv is not there"):
+    read = Mock(side_effect=[half, f"{tmp_path}/none.csv", ""])
+    with pytest.raises(Stopped):
         draft_recipe(tmp_path / "mine.toml", Asking({}, read))
+    assert "none.csv is not there" in capsys.readouterr().err
+
+
+def test_a_person_whose_answer_is_refused_is_told_why_and_asked_again(tmp_path, capsys):
+    file = rows(tmp_path, *WORKED)
+    lines = ["none.csv", f"{file}", "v5e-9", "local", "much", "0", "gema3-1b", "gemma3-1b-it"]
+    lines += ["questoin", "question", "question", "answer", "whi", "why", "sums", "exact"]
+    given = Asking({}, iter([f"{one}\n" for one in [*lines, "maths", "math"]]).__next__)
+    draft, _ = draft_recipe(tmp_path / "mine.toml", given)
+    assert draft.columns == {"prompt": "question", "reasoning": "why", "answer": "answer"}
+    assert (draft.model, draft.check, draft.domain) == ("gemma3-1b-it", "exact", "math")
+    said = capsys.readouterr().err
+    for told in (
+        "none.csv is not there",
+        "unknown target 'v5e-9'",
+        "much: give an amount",
+        "gema3-1b",
+        "questoin: the data have no such column. Did you mean 'question'?",
+        "whi: the data have no such column. Did you mean 'why'?",
+        "question: that is the prompt; name another column.",
+        "sums: there is no such check. Valid: choice, exact",
+        "maths: there is no such domain. Did you mean 'math'?",
+    ):
+        assert told in said
+
+
+def test_a_person_whose_columns_make_no_example_names_others(tmp_path, capsys):
+    file = rows(tmp_path, *({**one, "id": ""} for one in WORKED))
+    begin = [f"{file}", "", "", ""]
+    lines = [*begin, "question", "id", "why", "exact", "question", "answer", "-", "none"]
+    lines += ["question", "answer", "why", "numeric"]
+    draft, _ = draft_recipe(tmp_path / "mine.toml", person(f"{one}\n" for one in lines))
+    assert (draft.columns["answer"], draft.check) == ("answer", "numeric")
+    said = capsys.readouterr().err
+    assert "8 of the first 8 rows cannot be used so; row 1: empty_answer" in said
+    assert "without a column of reasoning" in said
 
 
 def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -212,7 +335,7 @@ def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
         ),
         ({"data": "/"}, "--data / is a directory: name the file in it."),
         ({"prompt": "questoin"}, "--prompt questoin: the data have no such column. Did you mean"),
-        ({"check": "sums"}, "--check sums: there is no such check. Valid: exact"),
+        ({"check": "sums"}, "--check sums: there is no such check. Valid: choice, exact"),
         ({"check": "tests"}, "--check tests: there is no such check."),
         ({"domain": "maths"}, "--domain maths: there is no such domain. Did you mean 'math'?"),
         ({"target": "v5e-9"}, "unknown target 'v5e-9'"),
@@ -221,6 +344,7 @@ def test_a_person_who_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
         ({"answer": "why", "check": "numeric", "reasoning": "id"}, "rows cannot be used so;"),
         ({"answer": "question"}, "--answer question: that is the prompt; name another column."),
         ({"reasoning": "-", "check": "none"}, "without a column of reasoning"),
+        ({"check": "choice"}, "--check choice: no column is a list of 2 to 26 texts"),
         *(({"to": to}, "give a file such as mine.toml") for to in ("Mine.toml", "mine", "1.toml")),
         ({"to": "mine.csv"}, "give a file such as mine.toml"),
         ({"to": "recipes/mine.toml", "data": None}, "recipes; make it first"),

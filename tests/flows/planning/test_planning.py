@@ -117,6 +117,24 @@ def test_when_fewer_rows_are_not_enough_more_is_computed_again_and_lengths_are_c
     assert kept == ("sequence_length" not in changes)
 
 
+def test_stages_that_a_run_has_side_by_side_are_planned_so(fake, plan, lyceum, monkeypatch):
+    """As the first lines of the run say; the price is that of both. With one at a time they are
+    added up."""
+    beside = RECIPE[RECIPE.index("[stages.sft]") :].split("[stages.sft_eval]")[0]
+    other = beside.replace("stages.sft", "stages.other")
+    Path("tiny.toml").write_text(f"{RECIPE}\n{other}", encoding="utf-8")
+    monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "1")
+    added = plan()["at_least"]
+    monkeypatch.setenv("LYCEUM_PARALLEL_JOBS", "2")
+    value = plan("--hours", "9")
+    stages = {stage["name"]: stage["seconds"] or 360.0 for stage in value["stages"]}
+    seconds = added["seconds"] - min(stages["other"], stages["sft_eval"] + stages["sft"])
+    assert value["at_least"] == {**added, "seconds": pytest.approx(seconds)}
+    assert sum(one["seconds"] for one in value["sessions"]["listed"]) == pytest.approx(seconds)
+    said = f"(side by side; one after another {duration(added['seconds'])}), and what"
+    assert said in " ".join(lyceum(*PLAN).out.split())
+
+
 def test_where_nothing_helps_nothing_is_suggested(plan, lyceum, monkeypatch):
     monkeypatch.setenv("FAKE_GIB", "1000.0")
     value = plan(code=3)

@@ -40,6 +40,16 @@ def test_a_session_too_short_for_anything_is_counted_and_not_listed() -> None:
     assert len(found["listed"]) == MOST_LISTED
 
 
+def test_of_stages_side_by_side_the_one_that_goes_on_ends_a_session() -> None:
+    over = {"sft": 12 * HOUR, "base_eval": 3 * HOUR}
+    found = sessions(stages(sft=12, base_eval=3), 9, over)
+    assert [one["stages"] for one in found["listed"]] == [["base_eval", "sft"], ["sft"]]
+    assert found["listed"][0]["ends"] == {
+        "stage": "sft",
+        "fraction": pytest.approx(0.74306, abs=1e-5),
+    }
+
+
 def test_people_are_told_where_each_session_ends() -> None:
     planned = [
         {"kind": "sft", "cached": False, "reason": "", "programs": [], "cost_usd": 0.0, **one}

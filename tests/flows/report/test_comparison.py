@@ -18,9 +18,10 @@ from flows.report.comparison import (
     stage_table,
 )
 from flows.runs.compare import compare_runs
-from flows.runs.effects import METRICS
+from flows.runs.effects import METRICS, Change, Metric
 from infra.store.store import Store
 from schemas.recipe import GateRule
+from tasks.statistics.intervals import Interval, Rate
 from tests.flows.promotion.gate_runs import with_gate
 from tests.flows.report.reading import rows
 from tests.flows.runs.synthetic_run import SKILL, write_run
@@ -70,6 +71,24 @@ def test_the_verdict_is_about_the_last_models(compared: Compared) -> None:
     assert first["text"].startswith("exact answer (grpo): +20.0 points [")
     assert first["text"].endswith("better (120 prompts, paired).")
     assert first["tone"] == "good"
+
+
+def test_a_sentence_says_what_its_row_says(tmp_path, monkeypatch):
+    """Four models, each with p = 0.02 in one metric: one family of four, for row and sentence."""
+
+    def change(first: Any, both: Any, metric: Metric, part: Any) -> Change:
+        moved = metric.name == "exact_answer"
+        sides, gained = (Rate(84, 120), Rate(93, 120)), Interval(0.01, 0.14)
+        p, changed = (0.02, 9) if moved else (1.0, 0)
+        return Change(*sides, gained, paired=True, p=p, changed=changed)
+
+    monkeypatch.setattr("flows.runs.compare._change", change)
+    store, a = write_run(tmp_path)
+    _, b = write_run(tmp_path, "demo-2", skill=BETTER)
+    found = compare_runs(store, a, [b])[0]
+    said, shown = found["verdict"][0], row(found, "exact_answer", "grpo")
+    assert (shown["p"], shown["direction"]) == (0.08, "unclear")
+    assert (said["tone"], "no measurable difference" in said["text"]) == ("flat", True)
 
 
 def test_runs_over_other_prompts_are_compared_unpaired(tmp_path: Path) -> None:

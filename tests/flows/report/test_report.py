@@ -140,7 +140,7 @@ SHOWN = [
     "broken_json",
     "a.jsonl:4: Expecting value",
     "consider dropping it",
-    "lyceum run ./demo.toml --target local --data 'my data' --code mine.py",
+    "lyceum run ./demo.toml --data 'my data' --code mine.py --store ",
     "1.5 GB",
     "learning_rate = 1e-05",
 ]
@@ -148,6 +148,9 @@ SHOWN = [
 
 def test_the_page_shows_every_part_key_and_digest(run: RunResults, page: Page) -> None:
     assert [shown for shown in SHOWN if shown not in page.text] == []
+    command, run_id = f"--store {run.record.store}", run.record.run_id
+    for shown in (f"--code mine.py {command}", f"lyceum report {run_id} {command}"):
+        assert shown in page.text
     for stage in run.stages.values():
         assert stage.manifest.key in page.text
         assert stage.manifest.digest in page.text
