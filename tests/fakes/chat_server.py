@@ -110,7 +110,7 @@ class ChatServer:
         self.billed: Counter[str] = Counter()
         self.keys: Counter[str] = Counter()
         self.count = self.under_way = self.most = 0
-        self.batches = Batches(self)
+        self.desk = Batches(self)
         self._made: dict[str, asyncio.Future[bytes]] = {}
         self._again: defaultdict[str, int] = defaultdict(int)
         self._port = port
@@ -272,7 +272,7 @@ class _Connection(asyncio.Protocol):
         elif request.path in told:
             self.send(200, json.dumps(told[request.path]()).encode())
         else:
-            await self._server.batches.handle(request, self)
+            await self._server.desk.handle(request, self)
 
     def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.transport.write(b"".join(_parts(status, body, headers or {})))
