@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from aiohttp import web
+
 from tasks.rehearsal.batch_desk import BatchDesk
 
 if TYPE_CHECKING:
-    from tests.fakes.chat_server import ChatServer, Request, _Connection
+    from tests.fakes.chat_server import ChatServer, Request
 
 
 class Batches(BatchDesk):
@@ -29,16 +31,16 @@ class Batches(BatchDesk):
         self.ending = "completed"
         self._server, self._lock = server, Lock()
 
-    async def handle(self, request: "Request", connection: "_Connection") -> None:
+    async def handle(self, request: "Request") -> web.Response:
         path = request.path.removeprefix("/v1")
         if request.method == "POST":
             found = self.post(path, request.raw, request.headers["content-type"])
         else:
             found = self.get(path)
         if isinstance(found, bytes):
-            return connection.send(200, found, {"content-type": "application/octet-stream"})
+            return web.Response(body=found)
         missing = {"error": {"message": f"no {path}", "code": "not_found"}}
-        connection.send(200 if found else 404, json.dumps(found or missing).encode())
+        return web.json_response(found or missing, status=200 if found else 404)
 
     def finish(self, batch: dict[str, Any]) -> None:
         """Of what was answered, leave what is to come."""

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from schemas.base import InputError, StageFailed
 from tasks.chat import batch_files
 from tasks.chat.budget import Budget
 from tests.fakes.chat_fixtures import ask, engine, question, questions
-from tests.fakes.chat_server import ChatServer
+from tests.fakes.chat_server import ChatServer, Request
 
 
 @pytest.fixture(autouse=True)
@@ -123,11 +124,10 @@ def test_a_provider_that_takes_no_batch_ends_the_stage(tmp_path, status, wait, e
     with ChatServer() as server:
         handle = server.desk.handle
 
-        async def none(request, connection):  # type: ignore[no-untyped-def]
+        async def none(request: Request) -> web.Response:
             if (request.method, request.path) == ("POST", "/v1/batches"):
-                connection.send(status, b"None", {"retry-after": wait})
-            else:
-                await handle(request, connection)
+                return web.Response(status=status, body=b"None", headers={"retry-after": wait})
+            return await handle(request)
 
         server.desk.handle = none  # type: ignore[method-assign]
         with pytest.raises(error, match=words):
@@ -179,13 +179,12 @@ def test_an_unsteady_service_is_insisted_on(tmp_path: Path) -> None:
     with ChatServer() as server:
         handle, seen = server.desk.handle, set()
 
-        async def unsteady(request, connection):  # type: ignore[no-untyped-def]
+        async def unsteady(request: Request) -> web.Response:
             kind = (request.method, request.path.split("?")[0].rstrip("0123456789"))
             if kind in seen:
-                await handle(request, connection)
-            else:
-                seen.add(kind)
-                connection.send(503, b"busy", {"retry-after": "0.01"})
+                return await handle(request)
+            seen.add(kind)
+            return web.Response(status=503, body=b"busy", headers={"retry-after": "0.01"})
 
         server.desk.handle = unsteady  # type: ignore[method-assign]
         replies = ask(server.url, tmp_path, 5, batch=True)
