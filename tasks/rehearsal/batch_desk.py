@@ -7,6 +7,7 @@ Names are drawn: a batch that an earlier rehearsal noted in the store is not fou
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email import message_from_bytes
@@ -16,6 +17,8 @@ Answer = Callable[[Mapping[str, Any]], tuple[int, dict[str, Any]]]
 """Status and JSON for a chat request's body."""
 
 _AT_A_TIME = 8
+_PER_TOKEN = 4
+"""Characters of a token, for the usage that a rule reports."""
 
 
 class BatchDesk:
@@ -96,3 +99,21 @@ def uploaded(body: bytes, content_type: str) -> bytes:
             assert isinstance(content, bytes)
             return content
     raise ValueError("there is no file in the form")
+
+
+def completion(body: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The chat completion that answers a request's body with a text."""
+    inputs, outputs = (max(1, len(one) // _PER_TOKEN) for one in (json.dumps(body), text))
+    message = {"role": "assistant", "content": text}
+    return {
+        "id": "stand-in",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": body["model"],
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {
+            "prompt_tokens": inputs,
+            "completion_tokens": outputs,
+            "total_tokens": inputs + outputs,
+        },
+    }

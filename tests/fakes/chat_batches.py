@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tasks.rehearsal.batch_desk import BatchDesk
+from tasks.rehearsal.batch_desk import BatchDesk, completion
 
 if TYPE_CHECKING:
     from tests.fakes.chat_server import ChatServer, Request
@@ -68,8 +68,6 @@ class Batches(BatchDesk):
         return super()._line(line)
 
     def _billed(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        from tests.fakes.chat_server import completion
-
         with self._lock:
             self._server.billed[body["messages"][-1]["content"]] += 1
-            return 200, completion(dict(body), self._server.reply(dict(body)))
+            return 200, completion(body, self._server.reply(dict(body)))

@@ -14,7 +14,6 @@ import re
 import socket
 import struct
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from tasks.rehearsal.batch_desk import completion
 from tests.fakes.chat_batches import Batches
 
 Reply = Callable[[dict[str, Any]], str]
@@ -219,21 +219,6 @@ class ChatServer:
     def counts(self) -> dict[str, Any]:
         billed = {"billed": self.billed.total(), "questions": len(self.billed)}
         return {"requests": self.count, "most": self.most, **billed}
-
-
-def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
-    """A chat completion as OpenAI writes it; a token is four characters."""
-    inputs, outputs = len(json.dumps(body["messages"])) // 4, len(text) // 4
-    message = {"role": "assistant", "content": text}
-    usage = {"prompt_tokens": inputs, "completion_tokens": outputs}
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": body["model"],
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": {**usage, "total_tokens": inputs + outputs},
-    }
 
 
 def response(status: int, body: bytes, headers: dict[str, str]) -> web.Response:
