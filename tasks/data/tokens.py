@@ -114,21 +114,16 @@ def response_tokens(tokenizer: Tokenizer, response: str) -> list[int]:
 
 def pad_left(rows: Sequence[Sequence[int]], length: int, pad_id: int) -> np.ndarray:
     """Rows padded on the left to (len(rows), length), int32. Raises TooLong, naming the row."""
-    return _pad(rows, length, pad_id, left=True)
+    return np.ascontiguousarray(pad_right([row[::-1] for row in rows], length, pad_id)[:, ::-1])
 
 
 def pad_right(rows: Sequence[Sequence[int]], length: int, pad_id: int) -> np.ndarray:
     """Rows padded on the right to (len(rows), length), int32. Raises TooLong, naming the row."""
-    return _pad(rows, length, pad_id, left=False)
-
-
-def _pad(rows: Sequence[Sequence[int]], length: int, pad_id: int, left: bool) -> np.ndarray:
     out = np.full((len(rows), length), pad_id, np.int32)
     for index, row in enumerate(rows):
         if len(row) > length:
             raise TooLong(
                 f"row {index} has {len(row)} tokens, more than the {length} of the fixed shape"
             )
-        if row:
-            out[index, slice(length - len(row), length) if left else slice(0, len(row))] = row
+        out[index, : len(row)] = row
     return out

@@ -7,7 +7,7 @@ Names are drawn: a batch that an earlier rehearsal noted in the store is not fou
 
 import json
 import secrets
-import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email import message_from_bytes
@@ -17,6 +17,8 @@ Answer = Callable[[Mapping[str, Any]], tuple[int, dict[str, Any]]]
 """Status and JSON for a chat request's body."""
 
 _AT_A_TIME = 8
+_PER_TOKEN = 4
+"""Characters of a token, for the usage that a rule reports."""
 
 
 class BatchDesk:
@@ -24,12 +26,13 @@ class BatchDesk:
 
     Attributes:
         batches: those that were made, by id, the newest last.
+        files: their bytes, by id.
     """
 
     def __init__(self, answer: Answer) -> None:
         self.batches: dict[str, dict[str, Any]] = {}
-        self._answer, self._lock = answer, threading.Lock()
-        self._files: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
+        self._answer = answer
 
     def get(self, path: str) -> bytes | dict[str, Any] | None:
         """What lies at a path behind the stand-in's own; None: nothing."""
@@ -40,7 +43,7 @@ class BatchDesk:
             case ["batches", name]:
                 return self.batches.get(name)
             case ["files", name, "content"]:
-                return self._files.get(name)
+                return self.files.get(name)
         return None
 
     def post(self, path: str, body: bytes, content_type: str) -> dict[str, Any] | None:
@@ -53,37 +56,32 @@ class BatchDesk:
         return None
 
     def _file(self, content: bytes) -> dict[str, Any]:
-        with self._lock:
-            name = self._keep(content)
+        name = self._keep(content)
         about = {"object": "file", "purpose": "batch", "status": "processed", "created_at": 1}
         return {"id": name, "bytes": len(content), "filename": "requests.jsonl", **about}
 
     def _batch(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        lines = [json.loads(line) for line in self._files[asked["input_file_id"]].splitlines()]
+        lines = [json.loads(line) for line in self.files[asked["input_file_id"]].splitlines()]
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            answered = list(pool.map(self._line, lines))
-        content = "".join(json.dumps(line) + "\n" for line in answered).encode()
-        counts = {"total": len(lines), "completed": len(lines), "failed": 0}
-        with self._lock:
-            name = f"batch_{secrets.token_hex(8)}"
-            self.batches[name] = {
-                "id": name,
-                "object": "batch",
-                "status": "completed",
-                "created_at": 1,
-                "output_file_id": self._keep(content),
-                "error_file_id": None,
-                "errors": None,
-                "request_counts": counts,
-                "metadata": None,
-                **asked,
-            }
-            return self.batches[name]
+            answered = [json.dumps(line) + "\n" for line in pool.map(self._line, lines)]
+        name = f"batch_{secrets.token_hex(8)}"
+        self.batches[name] = {
+            "id": name,
+            "object": "batch",
+            "status": "completed",
+            "created_at": 1,
+            "output_file_id": self._keep("".join(answered).encode()),
+            "error_file_id": None,
+            "errors": None,
+            "request_counts": {"total": len(lines), "completed": len(lines), "failed": 0},
+            "metadata": None,
+            **asked,
+        }
+        return self.batches[name]
 
     def _keep(self, content: bytes) -> str:
-        """Under the lock."""
         name = f"file-{secrets.token_hex(8)}"
-        self._files[name] = content
+        self.files[name] = content
         return name
 
     def _line(self, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,3 +99,21 @@ def uploaded(body: bytes, content_type: str) -> bytes:
             assert isinstance(content, bytes)
             return content
     raise ValueError("there is no file in the form")
+
+
+def completion(body: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The chat completion that answers a request's body with a text."""
+    inputs, outputs = (max(1, len(one) // _PER_TOKEN) for one in (json.dumps(body), text))
+    message = {"role": "assistant", "content": text}
+    return {
+        "id": "stand-in",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": body["model"],
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {
+            "prompt_tokens": inputs,
+            "completion_tokens": outputs,
+            "total_tokens": inputs + outputs,
+        },
+    }

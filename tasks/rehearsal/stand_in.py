@@ -12,7 +12,6 @@ import json
 import secrets
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ import httpx
 
 from schemas.base import InputError
 from tasks.chat.provider import Endpoint, endpoint_of
-from tasks.rehearsal.batch_desk import BatchDesk
+from tasks.rehearsal.batch_desk import BatchDesk, completion
 from tasks.rehearsal.scripted import VERSION, Script, role_of
 
 PROVIDER = "rehearsal"
@@ -38,8 +37,6 @@ ASKED = 20
 """Requests that a real endpoint gets of one rehearsal."""
 
 _SECONDS = 120.0
-_PER_TOKEN = 4
-"""Characters of a token, for the usage that a rule reports."""
 
 
 @dataclass
@@ -105,7 +102,7 @@ class StandIn(ThreadingHTTPServer):
             self._left[name] += real
             (tally.asked if real else tally.stood_in)[role] += 1
         if endpoint is None or not real:
-            return 200, _completion(body, self.script.reply(body))
+            return 200, completion(body, self.script.reply(body))
         status, value = _forwarded(endpoint, body, name.partition(":")[2])
         with self._lock:
             if status != 200:
@@ -159,23 +156,6 @@ def _keep_grades(tally: Tally, text: str, value: Mapping[str, Any]) -> None:
         tally.grades[text] = json.dumps(said["grades"], sort_keys=True)
     except (LookupError, TypeError, ValueError):
         pass  # the judge's reader says what is wrong with it
-
-
-def _completion(body: Mapping[str, Any], text: str) -> dict[str, Any]:
-    inputs, outputs = (max(1, len(one) // _PER_TOKEN) for one in (json.dumps(body), text))
-    message = {"role": "assistant", "content": text}
-    return {
-        "id": "stand-in",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": body["model"],
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": {
-            "prompt_tokens": inputs,
-            "completion_tokens": outputs,
-            "total_tokens": inputs + outputs,
-        },
-    }
 
 
 class _Handler(BaseHTTPRequestHandler):

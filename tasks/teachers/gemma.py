@@ -25,13 +25,14 @@ from pydantic import Field, model_validator
 from schemas.base import digest
 from schemas.examples import Prompt
 from schemas.trainer_config import Nucleus
+from tasks.chat.reply import Reply
 from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.data.tokens import prompt_tokens
 from tasks.models.model_source import model_dependencies
 from tasks.teaching import rejection_sampling
 from tasks.teaching.lesson import Lesson, Row
-from tasks.teaching.rejection_sampling import Answering, Sample, messages, prompts_to_ask, rows
+from tasks.teaching.rejection_sampling import Answering, messages, prompts_to_ask, rows
 
 if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
@@ -105,7 +106,7 @@ def teach(config: Config, lesson: Lesson) -> Iterator[Row]:
     return rows(config, _answered(config, lesson), lesson) if lesson.wanted is None else iter(())
 
 
-def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
+def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Reply]] | Dropped]:
     """Each prompt with its samples, a batch at a time; and rows that are no prompt that can be
     asked."""
     from tasks.devices.hosts import make_mesh
@@ -116,7 +117,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
     batch: list[Prompt] = []
     done = 0
 
-    def answers() -> Iterator[tuple[Prompt, list[Sample]]]:
+    def answers() -> Iterator[tuple[Prompt, list[Reply]]]:
         nonlocal done
         texts = [messages(config, prompt)[0]["content"] for prompt in batch]
         sampled = _sampled(config, lesson, sampler, weights, texts)
@@ -139,8 +140,8 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
         yield from answers()
 
 
-def _sample(completion: "Completion") -> Sample:
-    return Sample(completion.text, problem=None if completion.terminated else "truncated")
+def _sample(completion: "Completion") -> Reply:
+    return Reply(completion.text, problem=None if completion.terminated else "truncated")
 
 
 def _too_long(config: Config, row: Prompt, loaded: "LoadedModel") -> Dropped | None:

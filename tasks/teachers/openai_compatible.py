@@ -36,14 +36,7 @@ from tasks.contract.teacher import Teacher
 from tasks.data.dropped import Dropped
 from tasks.teaching import rejection_sampling
 from tasks.teaching.lesson import Lesson, Row
-from tasks.teaching.rejection_sampling import (
-    Answering,
-    Sample,
-    is_usable,
-    messages,
-    prompts_to_ask,
-    rows,
-)
+from tasks.teaching.rejection_sampling import Answering, is_usable, messages, prompts_to_ask, rows
 
 _NOT_SHOWN = {"done", "requests", "answers", "input_tokens", "output_tokens"}
 """An engine's numbers that the progress line leaves out: it has rates, money, cached answers,
@@ -89,10 +82,10 @@ class _Asked:
 
     prompt: Prompt
     before: list[Dropped]
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Reply] = field(default_factory=list)
 
 
-def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sample]] | Dropped]:
+def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Reply]] | Dropped]:
     """Each prompt with its samples; rows that cannot be asked come in their place, however far
     ahead they were read.
 
@@ -135,7 +128,7 @@ def _answered(config: Config, lesson: Lesson) -> Iterator[tuple[Prompt, list[Sam
     ) as engine:
         again: list[_Asked] = []
         for asked, reply in ask_all(engine, requests()):
-            asked.samples.append(_sample(reply))
+            asked.samples.append(reply)
             if len(asked.samples) < config.samples:
                 continue
             yield from asked.before
@@ -163,11 +156,7 @@ def _retry(engine: ChatEngine, config: Config, lesson: Lesson, again: Sequence[_
         for (asked, place), reply in ask_all(engine, retried):
             lesson.tally["retried"] += 1
             if reply.problem is None:
-                asked.samples[place] = _sample(reply)
-
-
-def _sample(reply: Reply) -> Sample:
-    return Sample(reply.text, reply.reasoning, reply.problem, reply.detail)
+                asked.samples[place] = reply
 
 
 def _unusable(config: Config, asked: _Asked) -> list[int]:

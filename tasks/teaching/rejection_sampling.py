@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import InputError, StrictModel
 from schemas.examples import Domain, Example, PreferencePair, Prompt, Rejection, Trace, parse_trace
-from tasks.chat.reply import Problem
+from tasks.chat.reply import Reply
 from tasks.contract.check import check_of
 from tasks.contract.small import Sizes, at_most
 from tasks.contract.teacher import TEACHERS, Teacher
@@ -116,31 +116,15 @@ def small(config: AnsweringT, sizes: Sizes) -> AnsweringT:
     return config.model_copy(update={"prompts": lent, "first": first, "samples": samples})
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One response of a teacher.
-
-    Attributes:
-        text: the response.
-        reasoning: its reasoning, if the endpoint returns that separately (`reasoning_content`).
-        problem: why it cannot be used; `failed` and `unasked` have no text.
-        detail: of a problem: what was said or went wrong.
-    """
-
-    text: str
-    reasoning: str | None = None
-    problem: Problem | None = None
-    detail: str = ""
-
-    def completion(self) -> str:
-        """The response as a trace: its text, or the separate reasoning with the text as its
-        answer, between the tags of one or without; what was truncated ends without its tag."""
-        if self.reasoning and parse_trace(self.text, "trace") is None:
-            answer = self.text.strip().removeprefix("<answer>").removesuffix("</answer>").strip()
-            whole = Trace(reasoning=self.reasoning.strip(), answer=answer).render()
-            if parse_trace(whole, "trace"):
-                return whole.removesuffix("</answer>" * (self.problem == "truncated"))
-        return self.text
+def completion_of(sample: Reply) -> str:
+    """The response as a trace: its text, or the separate reasoning with the text as its answer,
+    between the tags of one or without; what was truncated ends without its tag."""
+    if sample.reasoning and parse_trace(sample.text, "trace") is None:
+        answer = sample.text.strip().removeprefix("<answer>").removesuffix("</answer>").strip()
+        whole = Trace(reasoning=sample.reasoning.strip(), answer=answer).render()
+        if parse_trace(whole, "trace"):
+            return whole.removesuffix("</answer>" * (sample.problem == "truncated"))
+    return sample.text
 
 
 def lenders(config: Answering) -> list[Any]:
@@ -243,7 +227,7 @@ class _Room:
 
 
 def rows(
-    config: Answering, answered: Iterable[tuple[Prompt, Sequence[Sample]] | Dropped], lesson: Lesson
+    config: Answering, answered: Iterable[tuple[Prompt, Sequence[Reply]] | Dropped], lesson: Lesson
 ) -> Iterator[Row]:
     """The rows from the samples of each prompt, and from rows that could not be asked, in the given
     order.
@@ -277,12 +261,12 @@ class _Outcome:
 
 
 def _outcomes(
-    config: Answering, answered: Sequence[tuple[Prompt, Sequence[Sample]]]
+    config: Answering, answered: Sequence[tuple[Prompt, Sequence[Reply]]]
 ) -> list[list[_Outcome]]:
     """The outcome of every sample, in order; those without a problem are verified together."""
     asked = [(prompt, sample) for prompt, samples in answered for sample in samples]
     asked = [(prompt, sample) for prompt, sample in asked if sample.problem is None]
-    completions = [sample.completion() for _, sample in asked]
+    completions = [completion_of(sample) for _, sample in asked]
     verdicts = iter(verify_many([prompt for prompt, _ in asked], completions))
     return [
         [_outcome(config, prompt, sample, verdicts) for sample in samples]
@@ -290,9 +274,7 @@ def _outcomes(
     ]
 
 
-def _outcome(
-    config: Answering, prompt: Prompt, sample: Sample, verdicts: Iterator[Any]
-) -> _Outcome:
+def _outcome(config: Answering, prompt: Prompt, sample: Reply, verdicts: Iterator[Any]) -> _Outcome:
     if sample.problem == "failed" or sample.problem == "unasked":
         return _Outcome(missing=sample.problem, detail=sample.detail)
     if sample.problem is not None:
@@ -305,25 +287,25 @@ def _outcome(
     return _Outcome()
 
 
-def is_usable(config: Answering, sample: Sample) -> bool:
+def is_usable(config: Answering, sample: Reply) -> bool:
     """Whether a sample without a problem is a trace in an accepted language; verification decides
     whether it is right."""
-    is_trace = parse_trace(sample.completion(), "trace") is not None
+    is_trace = parse_trace(completion_of(sample), "trace") is not None
     return is_trace and not _other_language(config, sample)
 
 
-def _other_language(config: Answering, sample: Sample) -> str | None:
+def _other_language(config: Answering, sample: Reply) -> str | None:
     """The language of a response, if it is not an accepted one."""
     if not config.languages:
         return None
     from tasks.cleaning.filters import language_of
 
-    language = language_of(sample.completion())
+    language = language_of(completion_of(sample))
     return None if language in config.languages else language
 
 
 def _rows_of_prompt(
-    config: Answering, prompt: Prompt, samples: Sequence[Sample], outcomes: Sequence[_Outcome]
+    config: Answering, prompt: Prompt, samples: Sequence[Reply], outcomes: Sequence[_Outcome]
 ) -> Iterator[Row]:
     answered = [outcome for outcome in outcomes if outcome.missing is None]
     verified = [index for index, outcome in enumerate(outcomes) if outcome.name == "verified"]
@@ -339,7 +321,7 @@ def _rows_of_prompt(
         if not verified:
             yield prompt
     if verified:
-        yield _example(prompt, samples[verified[0]].completion())
+        yield _example(prompt, completion_of(samples[verified[0]]))
         if is_verifiable(prompt):
             yield from _pairs(config, prompt, samples, outcomes, verified)
 
@@ -361,13 +343,13 @@ def _example(prompt: Prompt, completion: str) -> Example:
 def _pairs(
     config: Answering,
     prompt: Prompt,
-    samples: Sequence[Sample],
+    samples: Sequence[Reply],
     outcomes: Sequence[_Outcome],
     verified: Sequence[int],
 ) -> list[PreferencePair]:
     """Distinct verified samples beside distinct rejected ones, both in the order of sampling."""
 
-    texts = [sample.completion() for sample in samples]
+    texts = [completion_of(sample) for sample in samples]
 
     def firsts(indices: Sequence[int]) -> list[int]:
         return sorted({texts[index]: index for index in reversed(indices)}.values())

@@ -1,108 +1,73 @@
-"""The batch files of `tests.fakes.chat_server`: /v1/files and /v1/batches as OpenAI documents them,
-finished when a test says so."""
+"""The batch files of `tests.fakes.chat_server`: a stand-in's, whose batches are in progress until
+they are looked at, and end as a test says."""
 
 import json
+from collections.abc import Mapping
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from tasks.rehearsal.batch_desk import uploaded
+from aiohttp import web
+
+from tasks.rehearsal.batch_desk import BatchDesk, completion
 
 if TYPE_CHECKING:
-    from tests.fakes.chat_server import ChatServer, Request, _Connection
+    from tests.fakes.chat_server import ChatServer, Request
 
 
-class Batches:
+class Batches(BatchDesk):
     """Files and batches.
 
     Attributes:
-        created: the batches in the order in which they were made, as JSON.
-        ready: whether batches are completed when they are looked at; else they stay in progress.
         fail: custom_id -> the line of the error file instead of an answer.
         unanswered: custom_ids that expire: they are in neither file. So are longer ones than
             OpenRouter takes.
-        files: their bytes by id.
         ending: the status of a batch that is over: completed, expired, failed.
     """
 
     def __init__(self, server: "ChatServer") -> None:
-        self.created: list[dict[str, Any]] = []
-        self.ready = True
+        super().__init__(self._billed)
         self.fail: dict[str, dict[str, Any]] = {}
         self.unanswered: set[str] = set()
         self.ending = "completed"
-        self._server = server
-        self.files: dict[str, bytes] = {}
+        self._server, self._lock = server, Lock()
 
-    async def handle(self, request: "Request", connection: "_Connection") -> None:
-        path = request.path.split("?")[0]
-        parts = path.removeprefix("/v1/").split("/")
-        if parts[0] == "files" and parts[-1] == "content" and parts[1] in self.files:
-            binary = {"content-type": "application/octet-stream"}
-            return connection.send(200, self.files[parts[1]], binary)
-        found = self._answer(request, parts)
+    async def handle(self, request: "Request") -> web.Response:
+        path = request.path.removeprefix("/v1")
+        if request.method == "POST":
+            found = self.post(path, request.raw, request.headers["content-type"])
+        else:
+            found = self.get(path)
+        if isinstance(found, bytes):
+            return web.Response(body=found)
         missing = {"error": {"message": f"no {path}", "code": "not_found"}}
-        connection.send(200 if found else 404, json.dumps(found or missing).encode())
-
-    def _answer(self, request: "Request", parts: list[str]) -> dict[str, Any] | None:
-        if parts == ["files"] and request.method == "POST":
-            name = self._keep(uploaded(request.raw, request.headers["content-type"]))
-            return _file(name, len(self.files[name]))
-        if parts == ["batches"] and request.method == "POST":
-            return self._create(request.body)
-        if parts == ["batches"]:
-            return {"object": "list", "data": self.created[::-1], "has_more": False}
-        for batch in self.created:
-            if parts == ["batches", batch["id"]]:
-                if self.ready and batch["status"] == "in_progress":
-                    self.finish(batch)
-                return batch
-        return None
-
-    def _keep(self, content: bytes) -> str:
-        name = f"file-{len(self.files)}"
-        self.files[name] = content
-        return name
-
-    def _create(self, body: dict[str, Any]) -> dict[str, Any]:
-        lines = self.files[body["input_file_id"]].splitlines()
-        asked = {key: body[key] for key in ("endpoint", "input_file_id", "completion_window")}
-        asked |= {"id": f"batch_{len(self.created)}", "metadata": body.get("metadata")}
-        counts = {"total": len(lines), "completed": 0, "failed": 0}
-        batch = {**asked, "object": "batch", "status": "in_progress", "request_counts": counts}
-        batch |= {"errors": None, "output_file_id": None, "error_file_id": None, "created_at": 1}
-        self.created.append(batch)
-        return batch
+        return web.json_response(found or missing, status=200 if found else 404)
 
     def finish(self, batch: dict[str, Any]) -> None:
-        """Work the batch off."""
-        from tests.fakes.chat_server import completion
-
+        """Of what was answered, leave what is to come."""
+        lines = map(json.loads, self.files.pop(batch["output_file_id"]).splitlines())
+        told = [line for line in lines if line][::-1]
+        for file, failed in (("output_file_id", False), ("error_file_id", True)):
+            kept = [json.dumps(one) for one in told if (one["custom_id"] in self.fail) == failed]
+            batch[file] = self._keep("\n".join(kept).encode()) if kept else None
         batch["status"] = self.ending
         if self.ending == "failed":
             problem = {"code": "invalid", "message": "the model has no batches", "line": 1}
-            problem["param"] = None
-            batch["errors"] = {"object": "list", "data": [problem]}
-            return
-        output, errors = [], []
-        for line in self.files[batch["input_file_id"]].splitlines():
-            asked = json.loads(line)
-            name, body = asked["custom_id"], asked["body"]
-            if name in self.unanswered or len(name) > 64:
-                continue
-            if name in self.fail:
-                errors.append({"id": "x", "custom_id": name, **self.fail[name]})
-                continue
+            batch["errors"] = {"object": "list", "data": [{**problem, "param": None}]}
+
+    def _batch(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        batch = super()._batch(asked)
+        self.finish(batch)
+        return batch | {"status": "in_progress"}
+
+    def _line(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        name = line["custom_id"]
+        if self.ending == "failed" or name in self.unanswered or len(name) > 64:
+            return {}
+        if name in self.fail:
+            return {"id": "x", "custom_id": name, **self.fail[name]}
+        return super()._line(line)
+
+    def _billed(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        with self._lock:
             self._server.billed[body["messages"][-1]["content"]] += 1
-            answer = completion(body, self._server.reply(body))
-            response = {"status_code": 200, "request_id": "r", "body": answer}
-            output.append({"id": "x", "custom_id": name, "response": response, "error": None})
-        for name, lines in (("output_file_id", output[::-1]), ("error_file_id", errors)):
-            if lines:
-                text = "".join(json.dumps(line) + "\n" for line in lines)
-                batch[name] = self._keep(text.encode())
-        counts = {"completed": len(output), "failed": len(errors)}
-        batch["request_counts"] = {"total": sum(counts.values()), **counts}
-
-
-def _file(name: str, size: int) -> dict[str, Any]:
-    about = {"object": "file", "created_at": 1, "filename": "x.jsonl", "purpose": "batch"}
-    return {"id": name, "bytes": size, "status": "processed", **about}
+            return 200, completion(body, self._server.reply(dict(body)))

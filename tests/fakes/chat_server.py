@@ -14,13 +14,15 @@ import re
 import socket
 import struct
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
+from aiohttp import web
+
+from tasks.rehearsal.batch_desk import completion
 from tests.fakes.chat_batches import Batches
 
 Reply = Callable[[dict[str, Any]], str]
@@ -55,6 +57,7 @@ class Request:
     path: str
     headers: dict[str, str]
     raw: bytes
+    asked: web.Request
     number: int = 0
     again: int = 0
 
@@ -66,6 +69,14 @@ class Request:
     def question(self) -> str:
         messages = self.body["messages"]
         return messages[-1]["content"] if messages else ""
+
+    def reset(self) -> web.Response:
+        """Close without a farewell: RST."""
+        assert self.asked.transport is not None
+        raw = self.asked.transport.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.asked.transport.abort()
+        return web.Response()
 
 
 def echo(body: dict[str, Any]) -> str:
@@ -110,7 +121,7 @@ class ChatServer:
         self.billed: Counter[str] = Counter()
         self.keys: Counter[str] = Counter()
         self.count = self.under_way = self.most = 0
-        self.batches = Batches(self)
+        self.desk = Batches(self)
         self._made: dict[str, asyncio.Future[bytes]] = {}
         self._again: defaultdict[str, int] = defaultdict(int)
         self._port = port
@@ -132,17 +143,27 @@ class ChatServer:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._free = asyncio.Semaphore(self.slots)
-        server = await self.loop.create_server(
-            lambda: _Connection(self), "127.0.0.1", self._port, backlog=1024
-        )
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        app = web.Application(client_max_size=2**30)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self._port, backlog=1024).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
         started.set()
         await self._stop.wait()
-        server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
+        await runner.cleanup()
 
-    async def chat(self, request: Request, connection: "_Connection") -> None:
+    async def _handle(self, asked: web.Request) -> web.StreamResponse:
+        headers = {name.lower(): value for name, value in asked.headers.items()}
+        request = Request(asked.method, asked.raw_path, headers, await asked.read(), asked)
+        if request.path in self.paths:
+            return await self.chat(request)
+        told = {"/counts": self.counts, "/billed": lambda: self.billed}
+        if request.path in told:
+            return web.json_response(told[request.path]())
+        return await self.desk.handle(request)
+
+    async def chat(self, request: Request) -> web.StreamResponse:
         request.number, self.count = self.count, self.count + 1
         request.again = self._again[request.question]
         self._again[request.question] += 1
@@ -151,11 +172,7 @@ class ChatServer:
         try:
             if self.record:
                 self.seen.append(request)
-            fault = self.faults(request)
-            if fault is None:
-                connection.send(200, await self.answer(request))
-            else:
-                await self._misbehave(fault, request, connection)
+            return await self._respond(request, self.faults(request) or Fault("none"))
         finally:
             self.under_way -= 1
 
@@ -174,111 +191,36 @@ class ChatServer:
         made.set_result(json.dumps(completion(request.body, self.reply(request.body))).encode())
         return made.result()
 
-    async def _misbehave(self, fault: Fault, request: Request, connection: "_Connection") -> None:
-        if fault.kind == "status":
-            connection.send(fault.code, fault.text.encode(), fault.headers)
-        elif fault.kind == "hang":
+    async def _respond(self, request: Request, fault: Fault) -> web.StreamResponse:
+        if fault.kind in ("status", "body"):
+            return response(fault.code, fault.text.encode(), fault.headers)
+        if fault.kind in ("slow", "hang"):
             await asyncio.sleep(fault.seconds)
-            connection.reset()
-        elif fault.kind == "reset":
-            connection.reset()
-        elif fault.kind == "body":
-            connection.send(200, fault.text.encode(), fault.headers)
-        elif fault.kind == "slow":
-            await asyncio.sleep(fault.seconds)
-            while not fault.ready():
-                await asyncio.sleep(0.01)
-            connection.send(200, await self.answer(request), fault.headers)
-        elif fault.kind == "cut":
-            head, body = _parts(200, await self.answer(request), {})
-            connection.transport.write(head + body[: len(body) // 2])
+        if fault.kind in ("hang", "reset"):
+            return request.reset()
+        while not fault.ready():
+            await asyncio.sleep(0.01)
+        value = json.loads(await self.answer(request))
+        fault.change(value)
+        body = json.dumps(value).encode()
+        if fault.kind not in ("cut", "drip"):
+            return response(200, body, fault.headers)
+        begun = web.StreamResponse(headers={"content-length": str(len(body))})
+        await begun.prepare(request.asked)
+        if fault.kind == "cut":
+            await begun.write(body[: len(body) // 2])
             await asyncio.sleep(0.02)
-            connection.reset()
-        elif fault.kind == "drip":
-            head, body = _parts(200, await self.answer(request), {})
-            connection.transport.write(head)
-            for byte in body:
-                await asyncio.sleep(fault.seconds)
-                connection.transport.write(bytes([byte]))
-        else:
-            assert fault.kind == "change", fault.kind
-            value = json.loads(await self.answer(request))
-            fault.change(value)
-            connection.send(200, json.dumps(value).encode(), fault.headers)
+            return request.reset()
+        for byte in body:
+            await asyncio.sleep(fault.seconds)
+            await begun.write(bytes([byte]))
+        return begun
 
     def counts(self) -> dict[str, Any]:
         billed = {"billed": self.billed.total(), "questions": len(self.billed)}
         return {"requests": self.count, "most": self.most, **billed}
 
 
-def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
-    """A chat completion as OpenAI writes it; a token is four characters."""
-    inputs, outputs = len(json.dumps(body["messages"])) // 4, len(text) // 4
-    message = {"role": "assistant", "content": text}
-    usage = {"prompt_tokens": inputs, "completion_tokens": outputs}
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": body["model"],
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-        "usage": {**usage, "total_tokens": inputs + outputs},
-    }
-
-
-def _parts(status: int, body: bytes, headers: dict[str, str]) -> tuple[bytes, bytes]:
-    lines = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"HTTP/1.1 {status} X\r\n{head}\r\n".encode(), body
-
-
-class _Connection(asyncio.Protocol):
-    """HTTP/1.1, one request after the other, kept alive."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, server: ChatServer) -> None:
-        self._server = server
-        self._buffer = b""
-        self._task: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Who works on an answer goes on: a real server bills it, too."""
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        first, *lines = self._buffer[:end].decode("latin-1").split("\r\n")
-        pairs = (line.partition(": ") for line in lines)
-        headers = {name.lower(): value for name, _, value in pairs}
-        whole = end + 4 + int(headers.get("content-length", "0"))
-        if len(self._buffer) < whole:
-            return
-        method, path, _ = first.split(" ")
-        request = Request(method, path, headers, self._buffer[end + 4 : whole])
-        self._buffer = self._buffer[whole:]
-        self._task = self._server.loop.create_task(self._handle(request))
-
-    async def _handle(self, request: Request) -> None:
-        told = {"/counts": self._server.counts, "/billed": lambda: self._server.billed}
-        if request.path in self._server.paths:
-            await self._server.chat(request, self)
-        elif request.path in told:
-            self.send(200, json.dumps(told[request.path]()).encode())
-        else:
-            await self._server.batches.handle(request, self)
-
-    def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.transport.write(b"".join(_parts(status, body, headers or {})))
-
-    def reset(self) -> None:
-        """Close without a farewell: RST."""
-        raw = self.transport.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
+def response(status: int, body: bytes, headers: dict[str, str]) -> web.Response:
+    told = {"content-type": "application/json", **headers}
+    return web.Response(status=status, body=body, headers=told)

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from schemas.base import InputError, StageFailed
 from tasks.chat import batch_files
 from tasks.chat.budget import Budget
 from tests.fakes.chat_fixtures import ask, engine, question, questions
-from tests.fakes.chat_server import ChatServer
+from tests.fakes.chat_server import ChatServer, Request
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def test_answers_come_in_order_and_are_kept_one_by_one(tmp_path: Path) -> None:
         replies = ask(server.url, tmp_path, 25, batch=True)
         texts = [reply.text for reply in replies]
         assert all(text.endswith(f"<answer>{at}</answer>") for at, text in enumerate(texts))
-        assert len(server.batches.created) == 3
+        assert len(server.desk.batches) == 3
         assert server.count == 0, "no request was sent singly"
         assert [reply.text for reply in ask(server.url, tmp_path, 25)] == texts
         assert all(reply.cached for reply in ask(server.url, tmp_path, 25, batch=True))
@@ -57,10 +58,10 @@ def test_a_killed_run_finds_its_batch_again(when, tmp_path, monkeypatch):
                 patch.setattr(batch_files.asyncio, "sleep", dies)
             with pytest.raises(Killed):
                 list(batch_files.ask_in_batches(running, questions(10)))
-        assert len(server.batches.created) == 1
+        assert len(server.desk.batches) == 1
         replies = ask(server.url, tmp_path, 10, batch=True)
         assert {reply.problem for reply in replies} == {None}
-        assert len(server.batches.created) == 1, "the batch that was paid is waited for"
+        assert len(server.desk.batches) == 1, "the batch that was paid is waited for"
         assert server.billed.total() == 10
 
 
@@ -70,42 +71,43 @@ def test_what_expires_or_fails_on_their_side_is_asked_again_and_what_is_rejected
     with ChatServer() as server:
         for name, (status, body) in told.items():
             response = {"status_code": status, "body": body}
-            server.batches.fail[name] = {"response": response, "error": None}
-        server.batches.unanswered = {expired}
-        finish = server.batches.finish
+            server.desk.fail[name] = {"response": response, "error": None}
+        server.desk.unanswered = {expired}
+        finish = server.desk.finish
 
         def once(batch: dict[str, object]) -> None:
             finish(batch)
-            server.batches.fail.pop(failed, None)
-            server.batches.unanswered = set()
+            server.desk.fail.pop(failed, None)
+            server.desk.unanswered = set()
 
-        server.batches.finish = once  # type: ignore[method-assign]
+        server.desk.finish = once  # type: ignore[method-assign]
         replies = ask(server.url, tmp_path, 5, batch=True)
         assert [reply.problem for reply in replies] == [None, None, "failed", None, None]
         assert "too long" in replies[2].detail
-        assert [batch["request_counts"]["total"] for batch in server.batches.created] == [4, 2]
+        totals = [batch["request_counts"]["total"] for batch in server.desk.batches.values()]
+        assert totals == [5, 2]
 
 
 def test_an_answer_file_that_the_provider_deleted_is_asked_for_again(tmp_path, caplog):
     """Files go after 30 days; the batch's id stays, and what it leaves open is asked in a new
     one."""
     with ChatServer() as server:
-        server.batches.unanswered = {f"{question(3).digest[:60]}-0"}
+        server.desk.unanswered = {f"{question(3).digest[:60]}-0"}
         replies = ask(server.url, tmp_path, 5, batch=True)
         assert [reply.problem for reply in replies].count("failed") == 1
-        server.batches.files.clear()
-        server.batches.unanswered = set()
+        server.desk.files.clear()
+        server.desk.unanswered = set()
         assert {reply.problem for reply in ask(server.url, tmp_path, 5, batch=True)} == {None}
         assert server.billed.total() == 5
-    assert "file-1 is gone" in caplog.text
+    assert " is gone: what it answered is asked again" in caplog.text
 
 
 def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_again(tmp_path):
     with ChatServer() as server:
-        server.batches.ending = "failed"
+        server.desk.ending = "failed"
         with pytest.raises(StageFailed, match="the model has no batches"):
             ask(server.url, tmp_path, 5, batch=True)
-        server.batches.ending = "completed"
+        server.desk.ending = "completed"
         assert {reply.problem for reply in ask(server.url, tmp_path, 5, batch=True)} == {None}
 
 
@@ -120,15 +122,14 @@ def test_a_batch_that_the_provider_refuses_stops_the_stage_and_can_be_tried_agai
 def test_a_provider_that_takes_no_batch_ends_the_stage(tmp_path, status, wait, error, words):
     """Files it takes, and lists what batches there are. A day's wait is not sat out."""
     with ChatServer() as server:
-        handle = server.batches.handle
+        handle = server.desk.handle
 
-        async def none(request, connection):  # type: ignore[no-untyped-def]
+        async def none(request: Request) -> web.Response:
             if (request.method, request.path) == ("POST", "/v1/batches"):
-                connection.send(status, b"None", {"retry-after": wait})
-            else:
-                await handle(request, connection)
+                return web.Response(status=status, body=b"None", headers={"retry-after": wait})
+            return await handle(request)
 
-        server.batches.handle = none  # type: ignore[method-assign]
+        server.desk.handle = none  # type: ignore[method-assign]
         with pytest.raises(error, match=words):
             ask(server.url, tmp_path, 5, batch=True, dead_seconds=0.2)
 
@@ -169,24 +170,23 @@ def test_empty_answers_are_asked_for_again_in_batches_too(tmp_path: Path) -> Non
     with ChatServer(reply=reply) as server:
         replies = ask(server.url, tmp_path, 5, batch=True)
         assert replies[3].text == "at last"
-        assert len(server.batches.created) == 3
+        assert len(server.desk.batches) == 3
         assert server.billed["say 3"] == 3
 
 
 def test_an_unsteady_service_is_insisted_on(tmp_path: Path) -> None:
     """Each first call of its kind fails."""
     with ChatServer() as server:
-        handle, seen = server.batches.handle, set()
+        handle, seen = server.desk.handle, set()
 
-        async def unsteady(request, connection):  # type: ignore[no-untyped-def]
+        async def unsteady(request: Request) -> web.Response:
             kind = (request.method, request.path.split("?")[0].rstrip("0123456789"))
             if kind in seen:
-                await handle(request, connection)
-            else:
-                seen.add(kind)
-                connection.send(503, b"busy", {"retry-after": "0.01"})
+                return await handle(request)
+            seen.add(kind)
+            return web.Response(status=503, body=b"busy", headers={"retry-after": "0.01"})
 
-        server.batches.handle = unsteady  # type: ignore[method-assign]
+        server.desk.handle = unsteady  # type: ignore[method-assign]
         replies = ask(server.url, tmp_path, 5, batch=True)
         assert {reply.problem for reply in replies} == {None}
-        assert len(server.batches.created) == 1
+        assert len(server.desk.batches) == 1

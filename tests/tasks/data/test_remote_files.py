@@ -3,8 +3,6 @@ clear errors."""
 
 import gzip
 import json
-import socket
-import threading
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from schemas.examples import Example
 from tasks.data.readers import read_remote
 from tasks.data.remote_files import explained, remote_files
 from tasks.teachers import dataset
+from tests.fakes.gate import Gate
 from tests.tasks.teachers import dataset_rows
 from tests.tasks.teachers.dataset_rows import MATH as MAPPING
 from tests.tasks.teachers.dataset_rows import causes, config
@@ -105,31 +104,17 @@ def test_text_beyond_ascii_and_exotic_line_ends_within_a_string_survive(put: Any
 def test_an_image_column_is_never_opened_whatever_its_rows_name(put: Any, tmp_path: Path) -> None:
     from datasets import Features, Image, Value
 
-    opened = []
-
-    def answer() -> None:
-        while True:
-            try:
-                connection, caller = listener.accept()
-            except OSError:  # closed: the test is over
-                return
-            opened.append(caller)
-            connection.close()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=answer, daemon=True).start()
-        trap = f"http://127.0.0.1:{listener.getsockname()[1]}/x.png"
-        features = Features(
-            {name: Value("string") for name in ("question", "steps", "answer")} | {"image": Image()}
-        )
+    features = Features(
+        {name: Value("string") for name in ("question", "steps", "answer")} | {"image": Image()}
+    )
+    with Gate("http://127.0.0.1:9") as trap:
         table = [
             {**row, "image": {"bytes": None, "path": path}}
-            for row, path in zip(rows(2), (trap, "/etc/passwd"), strict=True)
+            for row, path in zip(rows(2), (f"{trap.url}/x.png", "/etc/passwd"), strict=True)
         ]
         url = put("a.parquet", parquet(tmp_path / "a.parquet", table, features.arrow_schema))
         assert [row.answer for row in teach({"path": url, **MAPPING})] == ["0", "2"]
-        listener.shutdown(socket.SHUT_RDWR)
-    assert opened == []
+        assert trap.connections == 0
 
 
 def test_digests_come_from_the_listing_and_change_with_the_content_alone(put, gcs):

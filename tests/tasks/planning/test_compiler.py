@@ -1,15 +1,12 @@
 """`tasks.planning.compiler` with the real TPU compiler, on functions small enough to compile in a
 second; and what needs no compiler."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from infra.tpu.chips import CHIPS, chip_of
 from infra.tpu.types import GIB, TPU_TYPES
 from tasks.planning.compiler import bytes_per_device, needed_bytes
+from tests.fakes.process import run_python
 
 SAID = {
     "Ran out of memory in space hbm. Used 18.11G of 15.75G hbm. Exceeded by 2.36G": 18.11,
@@ -51,13 +48,5 @@ def test_the_roofline_is_the_slower_of_products_and_memory_and_collectives_on_to
 
 
 def test_the_process_ends_with_its_input() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.planning.compiler", "v5e-8"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    )
-    out, _ = process.communicate(timeout=300)
-    assert (process.returncode, out) == (0, "")
+    done = run_python("-m", "tasks.planning.compiler", "v5e-8", input="", timeout=300)
+    assert (done.returncode, done.stdout) == (0, "")

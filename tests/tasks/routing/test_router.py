@@ -2,10 +2,7 @@
 with the unusual ones."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
 from tests.effort import takes_at_most
 from tests.fakes.chat_server import ChatServer
+from tests.fakes.process import printed
 
 
 def test_training_prompts_are_many_of_every_domain_and_the_same_in_another_process() -> None:
@@ -33,9 +31,8 @@ def test_training_prompts_are_many_of_every_domain_and_the_same_in_another_proce
         "from tasks.routing.classifier import training_prompts\n"
         "from schemas.base import digest\nprint(digest(training_prompts()))"
     )
-    run = partial(subprocess.run, [sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
-    printed = [run(env={"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")]
-    assert printed[0] == printed[1] != b""
+    first, second = (printed(code, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert first == second != ""
 
 
 def test_rules_are_few_and_hold_for_what_they_are_meant_for():

@@ -5,18 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.fakes.process import until
+from tests.fakes.process import ROOT, python, until
 from tests.processes import descendants, state_of
 from tests.tasks.sandbox.needed import needs_sandbox
 from tests.tasks.sandbox.test_attacks import GUARD, WRITES
 
 pytestmark = needs_sandbox
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 # An ordinary user
@@ -93,10 +90,7 @@ print(flush=True)
 sys.stdin.readline()
 examine({STUBBORN!r}, "f()", limits=Limits(wall_s=100))
 """
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(
-        [sys.executable, "-c", script], text=True, cwd=ROOT, start_new_session=True, **pipes
-    ) as host:
+    with python("-c", script, stdin=subprocess.PIPE, start_new_session=True) as host:
         try:
             host.stdout.readline()
             until(lambda: len(living(descendants(host.pid))) == 2)

@@ -11,15 +11,10 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example, PreferencePair, Prompt
+from tasks.chat.reply import Reply
 from tasks.data.dropped import Dropped
 from tasks.teaching.lesson import Cell, Lesson
-from tasks.teaching.rejection_sampling import (
-    Answering,
-    Sample,
-    difficulty_of,
-    prompts_to_ask,
-    rows,
-)
+from tasks.teaching.rejection_sampling import Answering, difficulty_of, prompts_to_ask, rows
 from tasks.verification.choices import as_constraint
 from tests.tasks import prompts
 from tests.tasks.prompts import trace
@@ -63,7 +58,7 @@ def test_the_first_verified_sample_is_the_example_and_the_pass_rate_is_its_diffi
     """2 of 4 verify: pass rate 0.5, difficulty 1 + 2 * 5 // 4 = 3. The reference stays the answer,
     however the sample wrote it."""
     texts = (trace("6"), trace("$5", "so five"), trace("5", "also"), "five")
-    found = list(rows(config(pairs_per_prompt=9), [(prompt(), [*map(Sample, texts)])], lesson))
+    found = list(rows(config(pairs_per_prompt=9), [(prompt(), [*map(Reply, texts)])], lesson))
     (example,) = of_kind(found, Example)
     assert (example.reasoning, example.answer) == ("so five", "5")
     assert (example.pass_rate, example.difficulty) == (0.5, 3)
@@ -73,15 +68,15 @@ def test_the_first_verified_sample_is_the_example_and_the_pass_rate_is_its_diffi
 
 def test_the_letter_stays_the_answer_of_multiple_choice_however_a_sample_wrote_it(lesson):
     asked = prompt(answer="B", check="choice", constraints=as_constraint(("four", "five")))
-    found = list(rows(config(), [(asked, [Sample(trace("(b) five"))] * 4)], lesson))
+    found = list(rows(config(), [(asked, [Reply(trace("(b) five"))] * 4)], lesson))
     (example,) = of_kind(found, Example)
     assert (example.answer, example.constraints) == ("B", asked.constraints)
 
 
 def test_pairs_say_which_sample_failed_which_check(lesson: Lesson) -> None:
-    refused = Sample("no", problem="refused")
-    good = [Sample(trace("5")), Sample(trace("5", "again"))]
-    samples = [Sample(trace("6")), good[0], refused, good[1]]
+    refused = Reply("no", problem="refused")
+    good = [Reply(trace("5")), Reply(trace("5", "again"))]
+    samples = [Reply(trace("6")), good[0], refused, good[1]]
     found = list(rows(config(pairs_per_prompt=2), [(prompt(), samples)], lesson))
     pairs = of_kind(found, PreferencePair)
     assert [(one.chosen_sample, one.rejected_sample) for one in pairs] == [(1, 0), (3, 2)]
@@ -93,7 +88,7 @@ def test_pairs_say_which_sample_failed_which_check(lesson: Lesson) -> None:
 def test_words_of_its_own_that_abstain_are_right_where_the_context_has_no_answer(lesson):
     """The example has the one wording, and no pair rejects what a grounded evaluation accepts."""
     about = {"grounding": "unanswerable", "context": "Rain.", "answer": GROUNDED_REFUSAL}
-    said = [Sample(trace(one)) for one in ("The context does not say.", "Tuesday")]
+    said = [Reply(trace(one)) for one in ("The context does not say.", "Tuesday")]
     found = list(rows(config(), [(prompt(check="exact", **about), said)], lesson))
     example, pair = found
     assert (example.answer, example.pass_rate) == (GROUNDED_REFUSAL, 0.5)
@@ -104,8 +99,8 @@ def test_words_of_its_own_that_abstain_are_right_where_the_context_has_no_answer
 def test_what_was_cut_off_stays_open_and_what_has_no_text_is_in_no_pair(lesson: Lesson) -> None:
     """One ran out of tokens in its thoughts, the next in its answer, 50 perhaps: closed, that would
     be right. Of the third a filter left nothing."""
-    cut = [Sample(text, "2 and 3", problem="truncated") for text in ("", "<answer>5")]
-    samples = [*cut, Sample("", problem="refused"), Sample(trace("5"))]
+    cut = [Reply(text, "2 and 3", problem="truncated") for text in ("", "<answer>5")]
+    samples = [*cut, Reply("", problem="refused"), Reply(trace("5"))]
     found = list(rows(config(pairs_per_prompt=1), [(prompt(), samples)], lesson))
     (pair,) = of_kind(found, PreferencePair)
     assert pair.rejected == "<reasoning>2 and 3</reasoning>\n<answer>5"
@@ -113,8 +108,8 @@ def test_what_was_cut_off_stays_open_and_what_has_no_text_is_in_no_pair(lesson: 
 
 
 def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: Lesson) -> None:
-    samples = [Sample(trace("6")), Sample(trace("7"), problem="truncated")]
-    samples += [Sample("", problem="failed", detail="HTTP 500"), Sample("", problem="unasked")]
+    samples = [Reply(trace("6")), Reply(trace("7"), problem="truncated")]
+    samples += [Reply("", problem="failed", detail="HTTP 500"), Reply("", problem="unasked")]
     asked = prompt(family="f", source="s", line=3)
     dropped, unsolved = rows(config(), [(asked, samples)], lesson)
     assert (type(unsolved), unsolved.pass_rate, unsolved.difficulty) == (Prompt, 0.0, 5)
@@ -126,25 +121,25 @@ def test_a_prompt_that_no_sample_solved_stays_a_prompt_and_is_traceable(lesson: 
 
 def test_a_prompt_that_was_never_answered_is_no_unsolved_prompt(lesson):
     for problems, cause in ((["unasked"] * 4, "unasked"), (["unasked", "failed"], "failed")):
-        samples = [Sample("", problem=problem) for problem in problems]
+        samples = [Reply("", problem=problem) for problem in problems]
         (dropped,) = rows(config(), [(prompt(), samples)], lesson)
         assert (type(dropped), dropped.cause) == (Dropped, cause)
 
 
 def test_free_text_needs_a_trace_only_and_reasoning_that_came_apart_is_one(lesson: Lesson) -> None:
     free = prompt(check="none", answer="", domain=Domain.CREATIVE)
-    (example,) = rows(config(), [(free, [Sample("prose"), Sample(trace("a poem"))])], lesson)
+    (example,) = rows(config(), [(free, [Reply("prose"), Reply(trace("a poem"))])], lesson)
     assert (example.answer, example.pass_rate) == ("a poem", None)
     assert example.difficulty == free.difficulty
     for text in ("5", "<answer>5</answer>"):
-        apart = Sample(text, reasoning="2 and 3 is 5")
+        apart = Reply(text, reasoning="2 and 3 is 5")
         (example,) = rows(config(samples=1), [(prompt(), [apart])], lesson)
         assert example.reasoning == "2 and 3 is 5"
 
 
 def test_a_response_in_another_language_is_rejected(lesson: Lesson) -> None:
     german = trace("5", "Zwei und drei sind zusammen fünf, denn wir zählen von zwei drei weiter.")
-    found = list(rows(config(languages=["en"], samples=1), [(prompt(), [Sample(german)])], lesson))
+    found = list(rows(config(languages=["en"], samples=1), [(prompt(), [Reply(german)])], lesson))
     assert lesson.tally["samples.language"] == 1
     assert not of_kind(found, Example)
 

@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,10 +12,8 @@ import pytest
 
 from schemas.base import StageFailed
 from tasks.verification.process_pool import ProcessPool, Unanswered, serve
-from tests.fakes.process import until
+from tests.fakes.process import python, until
 from tests.processes import descendants, state_of
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def pool() -> ProcessPool:
@@ -82,9 +79,8 @@ def test_a_process_ends_with_its_asker() -> None:
         "asked = ProcessPool('tasks.checks.math', cpu_s=1, memory_bytes=2 * 2**30)\n"
         "print(asked.ask(['$1$', '$1$'])['ok'], flush=True)\ninput()"
     )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, **pipes) as asker:
-        assert asker.stdout.readline() == b"True\n"
+    with python("-c", script, stdin=subprocess.PIPE) as asker:
+        assert asker.stdout.readline() == "True\n"
         ((process, _),) = descendants(asker.pid)
         asker.kill()
     until(lambda: state_of(process) not in "SRD")

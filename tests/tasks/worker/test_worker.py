@@ -23,7 +23,7 @@ from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.artifact import stage_key
 from schemas.job import JobSpec, JobStatus
-from tests.fakes.process import run_python, until
+from tests.fakes.process import python, run_python, until
 from tests.fakes.vm import STAGE
 from tests.infra.store.test_store import draft
 from tests.processes import exists
@@ -278,8 +278,6 @@ def test_a_killed_worker_is_reported_and_can_be_run_again(bench: Bench) -> None:
 
 PARENT = """
 import sys, time
-sys.path.insert(0, {root!r})
-from pathlib import Path
 from infra.local import LocalBackend
 from infra.settings import Settings
 from schemas.job import JobSpec
@@ -290,9 +288,7 @@ time.sleep(60)
 
 
 def test_a_worker_vanishes_when_its_parent_is_killed_even_in_a_native_call(bench: Bench) -> None:
-    code = PARENT.format(root=str(ROOT), script=str(bench.script))
-    command = [sys.executable, "-c", code]
-    parent = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    parent = python("-c", PARENT.format(script=str(bench.script)), stdin=subprocess.PIPE)
     spec = bench.spec("print(os.getpid())\n" + LONG_CALL)
     parent.stdin.write(spec.model_dump_json() + "\n")
     parent.stdin.flush()

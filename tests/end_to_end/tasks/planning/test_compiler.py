@@ -5,14 +5,14 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from infra.process import ROOT
 from infra.tpu.chips import CHIPS
 from tasks.planning.compiler import ENVIRONMENT
+from tests.fakes.process import python
+from tests.tasks.devices.fake_devices import printed
 
 COMPILES = """
 import json, sys
@@ -72,23 +72,8 @@ needs_compiler = pytest.mark.skipif(
 def compiled() -> dict[str, Any]:
     """What `COMPILES` prints; a process of its own, for the compiler wants to be set up before JAX
     is imported."""
-    environment = {
-        **os.environ,
-        **ENVIRONMENT,
-        "XLA_FLAGS": "",
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILES],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    given = {**ENVIRONMENT, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    found: dict[str, Any] = printed(COMPILES, **given)
     return found
 
 
@@ -148,14 +133,9 @@ def test_the_devices_of_this_machine_are_compiled_for_by_their_own_compiler() ->
         "models": {},
     }
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    with subprocess.Popen(
-        [sys.executable, "-m", "tasks.planning.compiler", "local"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        cwd=ROOT,
-    ) as process:
+    given = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    compiler = ("-m", "tasks.planning.compiler", "local")
+    with python(*compiler, stdin=subprocess.PIPE, env=given) as process:
 
         def ask(question: dict[str, Any]) -> dict[str, Any]:
             process.stdin.write(json.dumps(question) + "\n")
