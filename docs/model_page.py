@@ -6,13 +6,12 @@ their ids, which are hashes, whatever came of them.
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 
 from flows.report import blocks as ui
 from flows.report.markdown import markdown
-from flows.report.sample_choice import Sample, answer_blocks, samples
+from flows.report.sample_choice import Sample, samples
 from flows.report.sections import effects, safety, time
 from flows.report.verdict import stage_verdicts, verdict, verdict_table
 from flows.runs.record import read_run
@@ -48,7 +47,9 @@ def shown(found: Sequence[Sample]) -> Iterator[ui.Block]:
         quoted: list[ui.Block] = [ui.Code(clip(sample.prompt, MOST)), ui.Heading("reference", 4)]
         quoted.append(ui.Code(clip(sample.reference, MOST)))
         for answer in (sample.answers[0], sample.answers[-1]):
-            quoted += answer_blocks(replace(answer, text=clip(answer.text, MOST)))
+            notes = [ui.small(f"({', '.join(answer.notes)})")] if answer.notes else []
+            quoted.append(ui.Heading((f"{answer.model}: {answer.mark} ", *notes), 4))
+            quoted.append(ui.Code(clip(answer.text, MOST)))
         yield ui.Details(f"{sample.mark}: {sample.title}", quoted)
 
 

@@ -17,7 +17,6 @@ from flows.preamble import Prepared
 from flows.recipe.explain import Outlook
 from flows.recipe.resolve import ResolvedStage
 from flows.runs.record import RunLog, run_folder
-from infra.store.store import Store
 from schemas.artifact import Manifest
 from schemas.base import InputError
 from schemas.reports import StageRecord
@@ -27,21 +26,21 @@ from tasks.running.execution import adopt
 from tasks.running.watch import Watch
 
 
-def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch) -> bool:
+def run_cached(prepared: Prepared, outlooks: Sequence[Outlook], watch: Watch) -> bool:
     """Run a recipe whose stages are all cached. Returns False, and leaves no record, if one is not,
     or is forced.
 
     Raises InputError, and OSError when the store does not answer.
     """
-    started = time.time()
-    ending = prepared.force or watch.stop.is_set() or watch.pause.is_set()
+    store, started = prepared.opened, time.time()
+    ending = prepared.given.force or watch.stop.is_set() or watch.pause.is_set()
     if ending or not all(one.manifest for one in outlooks):
         return False
     found: list[StageRecord] = []
     run = RunLog(
         store,
         prepared.resolved,
-        prepared.target,
+        prepared.given.target,
         lambda version: watch.record(version) if found else None,
         started,
         prepared.group,
@@ -49,7 +48,7 @@ def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], wa
         [_record(one.stage, one.key, status="running") for one in outlooks],
     )
     try:
-        found = _adopted(prepared, store, outlooks, watch)
+        found = _adopted(prepared, outlooks, watch)
     finally:
         if len(found) < len(outlooks):
             with suppress(OSError, InputError):
@@ -65,9 +64,7 @@ def run_cached(prepared: Prepared, store: Store, outlooks: Sequence[Outlook], wa
     return True
 
 
-def _adopted(
-    prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch
-) -> list[StageRecord]:
+def _adopted(prepared: Prepared, outlooks: Sequence[Outlook], watch: Watch) -> list[StageRecord]:
     """The records of stages that are cached, up to the first that is not, or to a stop."""
     made: dict[str, Manifest] = {}
     found: list[StageRecord] = []
@@ -75,7 +72,7 @@ def _adopted(
         began, job = time.monotonic(), prepared.request(one.stage, made, run="")
         if watch.stop.is_set() or watch.pause.is_set() or job.key != one.key:
             break
-        manifest = adopt(job, store, watch, partial(watch.say, one.stage.name))
+        manifest = adopt(job, prepared.opened, watch, partial(watch.say, one.stage.name))
         if manifest is None:
             break
         made[one.stage.name] = manifest
@@ -90,9 +87,7 @@ def _record(stage: ResolvedStage, key: str | None, **more: Any) -> StageRecord:
 
 
 @contextmanager
-def begun(
-    prepared: Prepared, store: Store, outlooks: Sequence[Outlook], watch: Watch
-) -> Iterator[RunLog | None]:
+def begun(prepared: Prepared, outlooks: Sequence[Outlook], watch: Watch) -> Iterator[RunLog | None]:
     """Begin and record the first stage that must run. Yields the record, with which the flow
     continues; None if nothing was begun.
 
@@ -100,12 +95,13 @@ def begun(
     """
     made = {one.stage.name: one.manifest for one in outlooks if one.manifest}
     first = next((one.stage for one in outlooks if one.manifest is None), None)
-    ending = prepared.force or watch.stop.is_set() or watch.pause.is_set()
+    ending = prepared.given.force or watch.stop.is_set() or watch.pause.is_set()
     job = None if first is None or ending else prepared.request(first, made, run="")
     if job is None or job.target != "local":
         yield None
         return
-    run = RunLog(store, prepared.resolved, prepared.target, watch.record, group=prepared.group)
+    target, group = prepared.given.target, prepared.group
+    run = RunLog(prepared.opened, prepared.resolved, target, watch.record, group=group)
     run.stage(StageRecord(name=job.stage, kind=job.kind, key=job.key, status="running"))
     begin(job.model_copy(update={"run": run.record.run_id}), watch)
     try:

@@ -62,7 +62,7 @@ class Chain:
         self._settings = context().settings
         self._prepared, self._store, self._run, self._changed = prepared, store, run, changed
         self._begin = submit
-        self._resolved, self._force = prepared.resolved, set(prepared.force)
+        self._resolved, self._force = prepared.resolved, set(prepared.given.force)
         self._stages = {stage.name: stage for stage in self._resolved.stages}
         self._users: dict[str, list[str]] = {name: [] for name in self._stages}
         for stage in self._resolved.stages:
@@ -84,7 +84,7 @@ class Chain:
         """
         # the client of a cloud takes seconds to load: it does so while the first stages are looked
         # up
-        backend(self._prepared.target)
+        backend(self._prepared.given.target)
         self._walk(watch)
         for message in close_backends():
             watch.say("machines", message)

@@ -65,7 +65,7 @@ def post_train(
         )
         if target != "local":
             get_run_logger().info("planning for %s", target)
-        plan, opened = prepared.plan, context().store(prepared.store.uri)
+        plan, opened = prepared.plan, prepared.opened
     except (InputError, DoesNotFit, StageFailed, OSError) as error:
         return bad_input(error)
     resolved = prepared.resolved

@@ -32,27 +32,47 @@ from tasks.chat.provider import travelling
 
 
 @dataclass(frozen=True)
+class Parameters:
+    """The arguments with which a run is started: the parameters of its flow
+    (`flows.recipe.parameters`)."""
+
+    recipe: str
+    target: str
+    store: str
+    overrides: tuple[str, ...] = ()
+    data: str = ""
+    force: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A run that may begin. `data`: the absolute directory of `--data`.
 
     Attributes:
+        given: what its flow is called with.
         ended: told the record of the run when it has ended, within its flow.
         group: the id that the run shares with runs of the same recipe under other seeds.
+        label: what it is called on the terminal, beside others.
+        opened: its store, for writing.
         plan: what it is going to take, on a TPU; minutes, where no plan like it was made on this
             machine. Raises DoesNotFit; StageFailed for a program that does not compile.
     """
 
+    given: Parameters
     resolved: ResolvedRecipe
     store: Store
-    target: str
     data: Path | None
-    force: tuple[str, ...]
     ended: Callable[[RunRecord], None] = lambda record: None
     group: str | None = None
+    label: str = ""
+
+    @property
+    def opened(self) -> Store:
+        return context().store(self.store.uri)
 
     @cached_property
     def plan(self) -> dict[str, Any] | None:
-        return check_fit(self.resolved, self.store, self.target)
+        return check_fit(self.resolved, self.store, self.given.target)
 
     def outlook(self) -> list[Outlook]:
         """The outlook for each stage now, in file order."""
@@ -62,12 +82,12 @@ class Prepared:
         """Tell what would happen, and how long it would take: by the plan, or as earlier runs took.
         `outlooks`: the `outlook`, where it is known already."""
         slots, recipe = context().settings.parallel_jobs, self.resolved.recipe
-        if self.plan is not None and self.target != "local":
+        if self.plan is not None and self.given.target != "local":
             stages = [{**one, **one.get("at_least", {})} for one in self.plan["stages"]]
             return Forecast(recipe, stages, True, slots)
         outlooks = self.outlook() if outlooks is None else outlooks
-        stages = Neighbours(outlooks, self.store).plans(self.resolved, self.target)
-        if self.target != "local":  # durations on this machine say nothing about a machine there
+        stages = Neighbours(outlooks, self.store).plans(self.resolved, self.given.target)
+        if self.given.target != "local":  # durations here say nothing about a machine there
             stages = [one if one["cached"] else {**one, "seconds": None} for one in stages]
         return Forecast(recipe, stages, False, slots)
 
@@ -84,26 +104,13 @@ class Prepared:
             kind=stage.kind,
             key=stage.key({name: ref.digest for name, ref in inputs.items()}),
             store=self.store.uri,
-            target="local" if self.resolved.at_home(stage) else self.target,
+            target="local" if self.resolved.at_home(stage) else self.given.target,
             run=run,
             config=stage.config_json,
             dependencies=stage.dependencies,
             inputs=inputs,
             data=str(self.data) if self.data else None,
         )
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """The arguments with which a run is started: the parameters of its flow
-    (`flows.recipe.parameters`)."""
-
-    recipe: str
-    target: str
-    store: str
-    overrides: tuple[str, ...] = ()
-    data: str = ""
-    force: tuple[str, ...] = ()
 
 
 def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared:
@@ -130,7 +137,7 @@ def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared
     opened.require_near(context().settings)
     check_endpoints(resolved, opened, target, force)
     check_account(resolved, opened, target, force)
-    return Prepared(resolved, opened, target, directory and directory.absolute(), force)
+    return Prepared(given, resolved, opened, directory and directory.absolute())
 
 
 def check_endpoints(

@@ -31,8 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.cli.dropping import check_drop, drop_run, remove
-from flows.cli.needs import Needs
+from flows.cli.needs import Needs, check_drop, drop_run, remove
 from flows.cli.unsent import discard_unsent, unsent
 from flows.runs.record import run_folder
 from infra.backend import JobBackend

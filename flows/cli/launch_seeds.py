@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.deadline import Deadline
-from flows.cli.lanes import Ended, Start, run_all
-from flows.cli.launch import exit_code, in_time, run_json
-from flows.preamble import Parameters, prepare
+from flows.cli.launch import Ended, exit_code, in_time, run_all, run_json
+from flows.preamble import Parameters, Prepared, prepare
 from flows.recipe.resolve import ResolvedRecipe, resolve
 from flows.recipe.seeds import check_seeds, overrides_by_seed, shared_stages
 from flows.report.seeds_page import seeds_blocks, write_seeds
@@ -114,13 +113,13 @@ def launch_seeds(
     by_seed = overrides_by_seed(resolved, count)
     shared, group = shared_stages(resolved), new_run_id(f"{resolved.recipe.name}-seeds")
     over = _Over()
-    starts: list[Start] = []
+    runs: list[Prepared] = []
     for seed, own in by_seed.items():
         # what is shared is made again once
-        again = tuple(one for one in given.force if not starts or one not in shared)
+        again = tuple(one for one in given.force if not runs or one not in shared)
         mine = replace(given, overrides=(*given.overrides, *own), force=again)
-        prepared = replace(prepare(mine, code), group=group, ended=over.ended)
-        starts.append(Start(prepared, mine, f"seed {seed}"))
+        ready = prepare(mine, code)
+        runs.append(replace(ready, ended=over.ended, group=group, label=f"seed {seed}"))
     lanes = min(count, context().settings.parallel_jobs)
 
     def foretell(forecasts: Sequence[Forecast]) -> list[str]:
@@ -128,13 +127,13 @@ def launch_seeds(
         return first_lines(resolved, list(by_seed), shared, lanes, forecasts)
 
     with in_time(deadline, hours):
-        ended = dict(zip(by_seed, run_all(starts, deadline, lanes, foretell), strict=True))
-    opened = starts[0].store
+        ended = dict(zip(by_seed, run_all(runs, deadline, lanes, foretell), strict=True))
+    opened = runs[0].opened
     grouped = Grouped(resolved.recipe.name, given.target, opened.uri, group, ended, None, None)
     if not grouped.records:
         return grouped
-    runs = read_replicates(opened, grouped.records.values())
-    return replace(grouped, runs=runs, report=write_seeds(opened, runs, grouped.absent))
+    found = read_replicates(opened, grouped.records.values())
+    return replace(grouped, runs=found, report=write_seeds(opened, found, grouped.absent))
 
 
 class _Over:

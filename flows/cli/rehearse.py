@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.cli.lanes import Start
-from flows.cli.launch import run_prepared
+from flows.cli.launch import run_alone
 from flows.preamble import Parameters, Prepared
 from flows.rehearsal.cut import Rehearsed, check_rows, rehearsed
 from flows.rehearsal.findings import findings_of
@@ -62,9 +61,9 @@ def rehearse_recipe(
             view(lambda: publish_page(record, "rehearsal", page_blocks(told), what))
 
         where = data and data.absolute()
-        prepared = Prepared(ready.resolved, opened, "local", where, (), ended)
+        prepared = Prepared(given, ready.resolved, opened, where, ended)
         with jobs_environment(stand_in.url, tiny=model == TINY):
-            record = run_prepared(Start(prepared, given))
+            record = run_alone(prepared)
         return told or _tell(record, ready, stand_in.tallies)
 
 

@@ -9,9 +9,8 @@ from flows.report import plots
 from flows.report.html import page, write_page
 from flows.report.page import missing
 from flows.report.rates import change_cell, level_text, unit_label
-from flows.runs.compare import ABSENT_STAGE
+from flows.runs.compare import ABSENT_STAGE, pairing_text
 from flows.runs.effects import ALL, Part
-from flows.runs.pairing import pairing_text
 from flows.runs.record import run_folder
 from flows.runs.wording import amount, bounds, duration, gap, level
 from infra.store.store import Store

@@ -16,7 +16,6 @@ from flows.runs.effects import (
     Change,
     Effect,
     Metric,
-    effects_over_examples,
     overall_effect,
     stage_effects,
     suite_effects,
@@ -122,7 +121,7 @@ def _start(effect: Effect, training: str) -> str:
 
 def _examples(run: RunResults, metric: Metric) -> Iterator[str]:
     """Whether training gave more than worked examples in the prompt do."""
-    for effect in effects_over_examples(run, metric).values():
+    for effect in stage_effects(run, metric, "examples").values():
         reached = f"The untrained model reaches {percent(effect.change.before.value)} where"
         if not effect.since.startswith(f"{BASE},"):
             reached = f"{effect.since} reaches {percent(effect.change.before.value)}, where"

@@ -247,31 +247,30 @@ def corrected(changes: Mapping[Key, Change]) -> dict[Key, float]:
     return holm({key: None if one.changed == 0 else one.p for key, one in changes.items()})
 
 
-def stage_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
-    """Trained stage -> its effect over all prompts, where it and a model before it were
-    evaluated."""
-    return _family(run, metric, "stages", (ALL,)).get(ALL, {})
+Comparison = Literal["stages", "ends", "examples"]
+"""Compares every model with the nearest one before it, the last with the first, or the last with
+those that were shown worked examples."""
 
 
-def part_effects(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
-    """Part -> trained stage -> its effect there."""
-    return _family(run, metric, "stages", _parts_of(run, metric))
+def stage_effects(
+    run: RunResults, metric: Metric, what: Comparison = "stages"
+) -> dict[str, Effect]:
+    """Trained stage -> its effect over all prompts, where it and a model before it were evaluated.
+    Of `examples`: model that was shown worked examples -> the lead of the last evaluated model,
+    which was shown none. Corrected for their number."""
+    return _family(run, metric, what, (ALL,)).get(ALL, {})
 
 
-def effects_over_examples(run: RunResults, metric: Metric) -> dict[str, Effect]:
-    """Model that was shown worked examples -> the lead of the last evaluated model, which was shown
-    none, over all prompts. Corrected for their number."""
-    return _family(run, metric, "examples", (ALL,)).get(ALL, {})
-
-
-def part_effects_over_examples(run: RunResults, metric: Metric) -> dict[Part, dict[str, Effect]]:
-    """Part -> `effects_over_examples` there."""
-    return _family(run, metric, "examples", _parts_of(run, metric))
+def part_effects(
+    run: RunResults, metric: Metric, what: Comparison = "stages"
+) -> dict[Part, dict[str, Effect]]:
+    """Part -> `stage_effects` there."""
+    return _family(run, metric, what, _parts_of(run, metric))
 
 
 def overall_effect(run: RunResults, metric: Metric) -> Effect | None:
     """The change from the first evaluated model to the last; None with fewer than two."""
-    return next(iter(_family(run, metric, "ends", (ALL,)).get(ALL, {}).values()), None)
+    return next(iter(stage_effects(run, metric, "ends").values()), None)
 
 
 def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
@@ -285,11 +284,6 @@ def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
     """The parts of all models' answers."""
     models = run.evaluated(metric.kind)
     return tuple(parts([item for model in models for item in model.items(metric.kind)]))
-
-
-Comparison = Literal["stages", "ends", "examples"]
-"""Compares every model with the nearest one before it, the last with the first, or the last with
-those that were shown worked examples."""
 
 
 def _compared(run: RunResults, kind: str, what: Comparison) -> list[tuple[Model, Model]]:

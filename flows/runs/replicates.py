@@ -21,7 +21,6 @@ from flows.runs.effects import (
     direction_of,
     metrics_of,
     outcomes,
-    overall_effect,
     part_effects,
     stage_effects,
 )
@@ -108,12 +107,7 @@ class Replicates:
 
     def overall(self, metric: Metric) -> list[Over]:
         """The change from the first evaluated model to the last."""
-
-        def ends(run: RunResults) -> dict[Part, dict[str, Effect]]:
-            effect = overall_effect(run, metric)
-            return {ALL: {effect.stage: effect}} if effect else {}
-
-        return self._over(metric, ends)
+        return self._over(metric, lambda run: {ALL: stage_effects(run, metric, "ends")})
 
     def levels(self, metric: Metric) -> list[Level]:
         """Each model's level over all prompts, base first."""

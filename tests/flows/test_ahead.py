@@ -33,7 +33,7 @@ def test_what_is_looked_for_is_on_record(store, made, monkeypatch, meanwhile):
     meanwhile(ahead, "adopt", lambda job, *_: named.append(job.key in Needs(store, ()).keys))
     monkeypatch.setattr(ahead, "report_run", lambda *given: None)
     told: list[RunRecord] = []
-    assert run_cached(made, store, made.outlook(), Watch(record=told.append))
+    assert run_cached(made, made.outlook(), Watch(record=told.append))
     assert named == [True, True]
     [record] = read_runs(store)
     assert record.status == "succeeded"
@@ -46,7 +46,7 @@ def test_a_run_whose_flow_never_began_is_closed_at_its_trackers(store, made, mon
     (fake := Trackio()).install(monkeypatch)
     monkeypatch.setattr(ahead, "begin", lambda *given: None)
     store.discard("distill", made.outlook()[0].key or "")
-    with begun(made, store, made.outlook(), followed(Watch())) as run:
+    with begun(made, made.outlook(), followed(Watch())) as run:
         assert run is not None
     assert [record.status for record in read_runs(store)] == ["failed"]
     assert (len(fake.runs), fake.finished) == (1, 1)

@@ -10,7 +10,7 @@ from prefect.logging import disable_run_logger
 from flows import ending
 from flows.chain import Chain
 from flows.post_train import post_train
-from flows.preamble import Prepared, handed
+from flows.preamble import Parameters, handed, prepare
 from flows.recipe.resolve import resolve
 from flows.runs.record import RunLog, read_runs
 from flows.trackers import followed
@@ -24,7 +24,7 @@ def test_a_store_that_goes_away_before_the_run_begins_ends_it_with_a_message(
 ) -> None:
     """It was a page of Prefect's own code: what is planned asks the store what is there."""
     away = Mock(side_effect=ConnectionError("the store did not answer for 2 min."))
-    prepared = Prepared(resolve(str(tiny_recipe)), store, "local", None, ())
+    prepared = prepare(Parameters(str(tiny_recipe), "local", store.uri))
     monkeypatch.setattr(type(store), "lookup", away)
     with disable_run_logger(), handed(prepared):
         state = post_train.fn()
@@ -50,7 +50,7 @@ def test_a_flow_that_is_broken_off_ends_its_run_at_its_trackers_too(
 
     monkeypatch.setattr(Chain, "walk", walk)
     monkeypatch.setattr("flows.post_train.announce", lambda *given: None)
-    prepared = Prepared(resolve(str(tiny_recipe)), store, "local", None, ())
+    prepared = prepare(Parameters(str(tiny_recipe), "local", store.uri))
     with disable_run_logger(), handed(prepared):
         context = copy_context()
         context.run(WATCH.set, followed(Watch()))

@@ -152,12 +152,11 @@ _DRAWN = Figure("a plot", Markup("<svg/>"))
 
 
 def _all_cached(given: dict[str, Any], watch: Watch) -> bool:
-    """Whether it was a run of which all is cached, which is over then (`flows.cli.lanes`). Where
+    """Whether it was a run of which all is cached, which is over then (`flows.cli.launch`). Where
     nobody can tell, the flow says so."""
     try:
         prepared = preamble.prepare(Parameters(store=context().settings.store, **given))
-        opened = context().store(prepared.store.uri)
-        return run_cached(prepared, opened, prepared.outlook(), watch)
+        return run_cached(prepared, prepared.outlook(), watch)
     except (InputError, OSError, StageFailed):
         return False
 

@@ -14,10 +14,8 @@ from flows.runs.effects import (
     Effect,
     Metric,
     Part,
-    effects_over_examples,
     metrics_of,
     part_effects,
-    part_effects_over_examples,
     stage_effects,
 )
 from flows.runs.results import RunResults
@@ -56,9 +54,9 @@ def heat_maps(run: RunResults) -> Iterator[tuple[Metric, ui.Table]]:
     """For each metric that a stage has, every trained stage's change overall and per suite and
     domain, and the last one's lead over models that saw worked examples."""
     for metric in metrics_of(run):
-        overall = stage_effects(run, metric) | effects_over_examples(run, metric)
+        overall = stage_effects(run, metric) | stage_effects(run, metric, "examples")
         if overall:
-            inside, beyond = part_effects(run, metric), part_effects_over_examples(run, metric)
+            inside, beyond = part_effects(run, metric), part_effects(run, metric, "examples")
             found: dict[Part, dict[str, Effect]] = {ALL: overall}
             found |= {
                 part: {**inside.get(part, {}), **beyond.get(part, {})} for part in inside | beyond

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from flows.ahead import run_cached
-from flows.cli import lanes
+from flows.cli import launch
 from flows.preamble import Parameters, Prepared, prepare
 from flows.runs.record import read_run
 from flows.server.key import Api
@@ -28,7 +28,7 @@ from tests.flows.lab import SLOW, Lab, flip_a_byte
 
 @pytest.fixture
 def no_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "running_api", lambda: None)
+    monkeypatch.setattr(launch, "running_api", lambda: None)
 
 
 Server = Callable[[threading.Event], Api]
@@ -43,7 +43,7 @@ def server(no_api: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Server], 
         def prefect_api(stop: threading.Event, say: object, meanwhile: object) -> Iterator[Api]:
             yield start(stop)
 
-        monkeypatch.setattr(lanes, "prefect_api", prefect_api)
+        monkeypatch.setattr(launch, "prefect_api", prefect_api)
 
     return is_started_by
 
@@ -120,9 +120,9 @@ def test_it_is_left_to_the_flow_when_an_artifact_is_damaged_or_gone(again, chang
     ready, watch = prepared(lab), Watch(record=told.append)
     before, runs = ready.outlook(), lab.store.list_runs()
     change(lab)
-    assert not run_cached(ready, lab.store, ready.outlook(), watch)
+    assert not run_cached(ready, ready.outlook(), watch)
     assert watch.repairs == {}, "a look changes nothing"
-    assert not run_cached(ready, lab.store, before, watch)
+    assert not run_cached(ready, before, watch)
     assert (list(watch.repairs) == ["rebalance"]) == (change is damage)
     assert (lab.store.list_runs(), told) == (runs, [])
 
@@ -130,12 +130,12 @@ def test_it_is_left_to_the_flow_when_an_artifact_is_damaged_or_gone(again, chang
 def test_it_is_left_to_the_flow_when_a_setting_changed_a_stage_is_forced_or_it_is_stopped(again):
     lab = again
     ready, changed = prepared(lab), prepared(lab, "stages.rebalance.config.seed=7")
-    forced = replace(ready, force=("distill",))
+    forced = replace(ready, given=replace(ready.given, force=("distill",)))
     stopped, paused = Watch(), Watch()
     stopped.stop.set()
     paused.pause.set()
     for one, watch in ((changed, Watch()), (forced, Watch()), (ready, stopped), (ready, paused)):
-        assert not run_cached(one, lab.store, one.outlook(), watch)
+        assert not run_cached(one, one.outlook(), watch)
     assert len(lab.store.list_runs()) == 1
 
 

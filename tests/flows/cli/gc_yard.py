@@ -1,13 +1,11 @@
 """A store with whatever a test of `lyceum gc` puts into it: artifacts, attempts, run records, by
 short numbers instead of stage keys."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.cli.main import main
 from flows.recipe.resolve import resolve
 from flows.runs.record import record_name
 from infra.process_identity import this_process
@@ -16,6 +14,7 @@ from infra.store.store import Store, attempt_file
 from schemas.artifact import ArtifactRef, Manifest
 from schemas.job import JobSpec
 from schemas.reports import Process, RunRecord, StageRecord
+from tests.flows.lab import say
 
 DEAD = this_process().model_copy(update={"pid": 2**22 + 1})
 ELSEWHERE = Process(host="elsewhere", namespace="", pid=1)
@@ -78,12 +77,10 @@ class Yard:
 
     def gc(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         """What `lyceum gc --json` prints; its messages are kept."""
-        assert main(["gc", "--store", self.store.uri, "--json", *arguments]) == code
-        printed = self._capsys.readouterr()
-        self.messages = printed.err
-        value = json.loads(printed.out) if code == 0 else {}
-        assert isinstance(value, dict)
-        return value
+        where = ("--store", self.store.uri, "--json")
+        said = say(self._capsys, "gc", *where, *arguments, code=code)
+        self.messages = said.err
+        return said.json if code == 0 else {}
 
     def found(self, *arguments: str) -> set[tuple[str, str]]:
         """Kind and name of all garbage."""

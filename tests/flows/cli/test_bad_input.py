@@ -181,7 +181,7 @@ def test_a_wrong_recipe(fails, tiny_recipe, old, new, expected):
 def test_a_store_that_is_full_or_read_only(fails, tiny_recipe, monkeypatch, number, expected, api):
     """The disk's answer is simulated where the store writes its probe: a real full disk needs a
     mount, which needs root. It is the first thing said, whether a Prefect API runs or not."""
-    monkeypatch.setattr("flows.cli.lanes.running_api", lambda: api)
+    monkeypatch.setattr("flows.cli.launch.running_api", lambda: api)
     refused = OSError(number, os.strerror(number))
     monkeypatch.setattr("os.fsync", Mock(side_effect=refused))
     message = fails("run", tiny_recipe, "--store", "store")

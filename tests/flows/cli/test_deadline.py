@@ -45,7 +45,7 @@ def test_a_run_that_ends_in_time_is_not_disturbed_afterwards() -> None:
 
 def test_a_deadline_that_comes_before_the_run_can_begin_is_refused(tmp_path, monkeypatch, lyceum):
     """As it is when Prefect's server takes longer to start than there is time."""
-    monkeypatch.setattr("flows.cli.launch.run_prepared", Mock(side_effect=Stopped))
+    monkeypatch.setattr("flows.cli.launch.run_alone", Mock(side_effect=Stopped))
     command = ["run", "quickstart", "--store", tmp_path / "store", "--hours"]
     said = "--hours 1e-09: the deadline came before the run could begin; give it more time."
     assert said in lyceum(*command, "1e-9", code=2).err

@@ -3,11 +3,12 @@ test_bad_input.py. Real stages: tests/end_to_end/flows/cli/test_seeds.py."""
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from flows.cli.lanes import Start, _Lane, _run_each
+from flows.cli.launch import _Lane, _run_each
 from flows.cli.launch_seeds import NOT_BEGUN, Grouped, first_lines
 from flows.cli.terminal import Terminal
 from flows.recipe.resolve import resolve
@@ -44,14 +45,14 @@ def test_a_seed_that_cannot_go_on_ends_no_other_and_after_a_stop_none_begins(lan
     called: list[str] = []
 
     def call(lane: _Lane) -> None:
-        called.append(lane.start.label)
-        if lane.start.label == "seed 7":
+        called.append(lane.prepared.label)
+        if lane.prepared.label == "seed 7":
             raise StageFailed("the store is full")
 
     monkeypatch.setattr(_Lane, "_call", call)
     stop, pause = threading.Event(), threading.Event()
-    prepared, given = cast(Any, (None, None))
-    made = [_Lane(Start(prepared, given, f"seed {n}"), Terminal(), stop, pause) for n in (7, 8, 9)]
+    runs = [cast(Any, SimpleNamespace(label=f"seed {number}")) for number in (7, 8, 9)]
+    made = [_Lane(one, Terminal(), stop, pause) for one in runs]
     _run_each(made, lanes, print, alone=False)
     assert sorted(called) == ["seed 7", "seed 8", "seed 9"]
     assert [str(one.ended) for one in made] == ["the store is full", "None", "None"]

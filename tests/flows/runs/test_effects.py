@@ -293,7 +293,7 @@ def test_examples_in_the_prompt_make_no_other_base_of_the_chain(run, shown):
 
 def test_the_last_model_is_compared_with_the_base_that_was_shown_examples(shown):
     """120 prompts: 60 right with examples, 84 after GRPO, those 60 among them: +20 points."""
-    effect = effects.effects_over_examples(shown, EXACT)["base, 4 examples"]
+    effect = effects.stage_effects(shown, EXACT, "examples")["base, 4 examples"]
     assert (effect.stage, effect.since, effect.direction) == ("grpo", "base, 4 examples", "gain")
     assert effect.change.before.value == 0.5
     assert effect.change.delta == pytest.approx(0.2)

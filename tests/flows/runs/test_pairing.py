@@ -7,8 +7,7 @@ import pytest
 
 from flows.report.blocks import Table, plain, walk
 from flows.report.comparison import comparison_blocks, seeds_table
-from flows.runs.compare import compare_runs
-from flows.runs.pairing import pairing, pairing_text
+from flows.runs.compare import compare_runs, pairing, pairing_text
 from flows.runs.results import read_results
 from schemas.reports import RunRecord
 from tasks.statistics.means import Spread, welch

@@ -89,7 +89,7 @@ class _Begun(BaseException):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with a recipe and things that are no recipe, where no run begins."""
-    monkeypatch.setattr("flows.cli.lanes.running_api", Mock(side_effect=_Begun))
+    monkeypatch.setattr("flows.cli.launch.running_api", Mock(side_effect=_Begun))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
     (tmp_path / "file").write_text("mine", encoding="utf-8")
