@@ -22,7 +22,9 @@ from tasks.statistics.intervals import (
     bootstrap_share,
     holm,
     mcnemar,
+    newcombe,
     paired_bootstrap,
+    wilson,
 )
 from tasks.statistics.means import student
 from tasks.statistics.noise_floor import noise_floor
@@ -46,6 +48,22 @@ class Cell:
     n: int
     coverage: float
     width: float
+
+
+def wilson_cell(n: int, rate: float) -> Cell:
+    """Exact, over Binomial(n, rate)."""
+    weights = scipy.stats.binom.pmf(np.arange(n + 1), n, rate)
+    found = ((wilson(k, n), weight) for k, weight in enumerate(weights))
+    return _cell(f"rate {rate:.2f}", n, rate, found)
+
+
+def newcombe_cell(n: int, before: float, after: float, trials: int) -> Cell:
+    """Two independent samples of n."""
+    counts = np.arange(n + 1)
+    likely = np.outer(*(scipy.stats.binom.pmf(counts, n, rate) for rate in (before, after)))
+    outcomes = _outcomes(likely, trials)
+    found = ((newcombe(old, n, new, n), share) for old, new, share in outcomes)
+    return _cell(f"{before:.2f} to {after:.2f}", n, after - before, found)
 
 
 def paired_cell(n: int, discordant: float, difference: float, trials: int) -> Cell:

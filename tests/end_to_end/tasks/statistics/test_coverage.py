@@ -6,9 +6,22 @@ import pytest
 from tests.tasks.statistics.simulation import (
     family_errors,
     grades_cell,
+    newcombe_cell,
     paired_cell,
     shares_cell,
+    wilson_cell,
 )
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("n", [100, 300])
+def test_wilson_covers(n: int, rate: float) -> None:
+    assert 0.93 <= wilson_cell(n, rate).coverage <= 0.97
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.1, 0.15), (0.5, 0.7), (0.8, 0.95)])
+def test_newcombe_covers(before: float, after: float) -> None:
+    assert 0.93 <= newcombe_cell(100, before, after, trials=4000).coverage <= 0.97
 
 
 @pytest.mark.parametrize(
