@@ -131,8 +131,7 @@ def run(record: RunRecord, following: Sequence[str]) -> Iterator[Block]:
 def seeds(
     runs: "Replicates | None", absent: Mapping[int, str], report: str | None
 ) -> Iterator[Block]:
-    """The end of a run under several seeds: the page over them, as far as a terminal shows it.
-    `absent`: seed -> why it has no run."""
+    """The page over seeds, as far as a terminal shows it. `absent`: seed -> why it has no run."""
     from flows.report.seeds_page import seeds_blocks
 
     if runs is None:
