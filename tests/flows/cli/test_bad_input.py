@@ -230,7 +230,7 @@ def test_a_wrong_setting_of_tpus_is_told_before_prefect_starts(
     monkeypatch.setenv("LYCEUM_TPU_ENDPOINT", "127.0.0.1:9")
     monkeypatch.setenv("LYCEUM_PLAN", "false")
     monkeypatch.setenv(*setting.split("=", 1))
-    monkeypatch.setattr("flows.cli.lanes.prefect_api", Mock(side_effect=AssertionError))
+    monkeypatch.setattr("flows.cli.launch.prefect_api", Mock(side_effect=AssertionError))
     where = "--target", "v5e-8", "--store", f"gs://{gcs_bucket}/lyceum"
     assert told in fails("run", tiny_recipe, *where)
 

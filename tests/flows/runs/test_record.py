@@ -84,7 +84,7 @@ def test_what_the_machines_of_a_run_cost_is_said_at_its_end(run, capsys):
     for name, usd in (("distill", None), ("rebalance", 1.234)):
         run.stage(begun(name).model_copy(update={"status": "ran", "cost_usd": usd}))
     run.finish("succeeded")
-    show.show(show.run(run.record, "tiny.toml", {}))
+    show.show(show.run(run.record, []))
     said = capsys.readouterr().out
     assert re.search(r": succeeded in \d+\.\d s, 1\.23 USD by list price\n", said)
     rows = [[cell.strip() for cell in line.split("│")] for line in said.splitlines()]
