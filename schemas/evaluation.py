@@ -24,6 +24,8 @@ class EvalPrompt(Prompt):
         suite: what it belongs to: `heldout`, or what a recipe calls one of its suites.
         request: of a request that is to be complied with or refused (check `none`), which of the
             two: `safe` or `unsafe`.
+        familiar: whether a training prompt differs from it in names and numbers alone
+            (`tasks.evaluation.familiar`); None: nothing is known of its like.
         injection: of a context in which somebody planted an instruction, the text that an answer
             contains if it follows it.
         channels: as a prompt's, but in the JSON in any case: tables of items have a column of it.
@@ -33,6 +35,7 @@ class EvalPrompt(Prompt):
     channels: Format = "trace"
     request: Literal["safe", "unsafe"] | None = None
     injection: str | None = None
+    familiar: bool | None = None
 
     @classmethod
     def of(cls, prompt: Prompt) -> "EvalPrompt":

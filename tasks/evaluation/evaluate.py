@@ -23,6 +23,7 @@ from tasks.contract.kind import Outcome
 from tasks.data.tokens import Tokenizer, prompt_tokens
 from tasks.devices.hosts import make_mesh
 from tasks.evaluation.eval_config import EvalConfig
+from tasks.evaluation.familiar import marked
 from tasks.evaluation.suite_prompts import (
     heldout_prompts,
     parse_suites,
@@ -48,9 +49,9 @@ def eval_prompts(job: Job[Any], *, grounded: bool) -> list[EvalPrompt]:
             `suite_prompts` raises.
     """
     config: EvalConfig = job.config
-    prompts = (
-        heldout_prompts(job.inputs["prompts"], grounded=grounded) if "prompts" in job.inputs else []
-    )
+    prompts = list[EvalPrompt]()
+    if rebalance := job.inputs.get("prompts"):
+        prompts = marked(heldout_prompts(rebalance, grounded=grounded), rebalance)
     heldout = len(prompts)
     for suite in parse_suites(config.suites, config.KIND):
         prompts += suite_prompts(suite, job.data)

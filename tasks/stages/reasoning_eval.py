@@ -6,6 +6,9 @@ Metrics are fractions with `<name>_low` and `<name>_high` (95 % Wilson), over al
 
 exact_answer     well-formed trace whose answer verifies (`tasks.verification.verify`), of the
                  `n_verifiable` prompts that can be verified.
+novel_exact_answer
+                 the same, of the `n_novel` held-out ones that no training prompt of their data
+                 resembles up to names and numbers (`tasks.evaluation.familiar`).
 flexible_answer  the answer verifies anywhere in the completion (`tasks.verification.flexible`), of
                  the same prompts: what a model knows, whatever its format.
 format_rate      well-formed trace, of all `n` prompts.
@@ -57,8 +60,13 @@ class Config(EvalConfig):
     KIND = "reasoning_eval"
 
 
+def _is_novel(item: EvalItem) -> bool:
+    return item.familiar is False and item.check != "none"
+
+
 OUTCOMES: dict[str, Outcome] = {
     "exact_answer": lambda item: None if item.check == "none" else item.exact,
+    "novel_exact_answer": lambda item: item.exact if _is_novel(item) else None,
     "flexible_answer": lambda item: None if item.check == "none" else item.flexible,
     "format_rate": lambda item: item.format,
     "marker_rate": lambda item: item.markers > 0,
@@ -110,6 +118,7 @@ def _summary(
     return {
         "n": len(items),
         "n_verifiable": sum(item.check != "none" for item in items),
+        "n_novel": sum(map(_is_novel, items)),
         "mean_tokens": sum(item.tokens for item in items) / len(items),
         "mean_reasoning_tokens": sum(reasoning) / len(reasoning) if reasoning else None,
         **_audited(items),
@@ -151,7 +160,7 @@ def _ratings(
 
 
 KIND = evaluation_kind(
-    version=14,
+    version=15,
     config=Config,
     by_rules=judge,
     grounded=False,

@@ -208,7 +208,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=13,
+    version=14,
     config=Config,
     by_rules=judge,
     grounded=True,

@@ -13,7 +13,7 @@ from schemas.evaluation import EvalItem, Opinion
 from schemas.examples import Check, Domain, Example, Trace, prompt_id
 from schemas.job import Progress
 from tasks.contract.job import Job, read_jsonl, write_jsonl
-from tasks.evaluation.evaluate import read_baseline
+from tasks.evaluation.evaluate import eval_prompts, read_baseline
 from tasks.evaluation.reasoning_verdicts import count_markers, judge
 from tasks.sampling.sampler import Completion
 from tasks.sampling.slots import Request, SlotSampler
@@ -39,10 +39,13 @@ def items(*completions: str, domain=Domain.MATH, check: Check = "exact") -> list
     return [judge(one, text, tokens=10) for one, text in zip(asked, completions, strict=True)]
 
 
-def job(tmp_path: Path, examples: list[Example], baseline=None, **config: Any) -> Job[Config]:
+def job(
+    tmp_path: Path, examples: list[Example], baseline=None, trained_on=(), **config: Any
+) -> Job[Config]:
     prompts = tmp_path / "prompts"
     prompts.mkdir(exist_ok=True)
     write_jsonl(prompts / "heldout.jsonl", examples)
+    write_jsonl(prompts / "prompts.jsonl", trained_on)
     sizes = {"batch_size": 8, "prompt_length": 48, "response_length": 8, "min_items": 1}
     settings = {"model": "gemma3-tiny", **sizes}
     inputs = {"prompts": prompts} | ({"baseline": baseline} if baseline else {})
@@ -82,6 +85,33 @@ def test_suites_are_measured_apart_by_the_same_names() -> None:
     assert metrics["suites"]["heldout"] == known
     assert metrics["suites"]["gsm8k"]["exact_answer"] == 0
     assert metrics["suites"]["gsm8k"]["delta_exact_answer"] == 0
+
+
+def test_prompts_unlike_all_that_was_trained_on_are_measured_apart(tmp_path: Path) -> None:
+    asked = {
+        "Mia has 3 red pens. How many?": True,
+        "Zoë hat 12,5 red pens. How many?": False,
+        "Zoë has 12,5 red pens. How many?": True,
+        "Mia has 3 blue pens. How many?": False,
+        "Mia has 3 red pens and 4. How many?": False,
+    }
+    told = {
+        "answer": "4",
+        "reasoning": "r",
+        "check": "exact",
+        "source": "test",
+        "domain": Domain.MATH,
+    }
+    rows = [Example(id=prompt_id(one), prompt=one, **told) for one in asked]
+    seen = [rows[0].model_copy(update={"prompt": "Ben has 44 red pens. How many?"})]
+    prompts = eval_prompts(job(tmp_path, rows, trained_on=seen), grounded=False)
+    assert {one.prompt: one.familiar for one in prompts} == asked
+    answers = [RIGHT, RIGHT, WRONG, MALFORMED, RIGHT]
+    judged = [judge(one, text, tokens=9) for one, text in zip(prompts, answers, strict=True)]
+    metrics = reasoning_metrics(judged, judged)
+    assert (metrics["n_novel"], metrics["exact_answer"]) == (3, 0.6)
+    assert (metrics["novel_exact_answer"], metrics["delta_novel_exact_answer"]) == (2 / 3, 0)
+    assert reasoning_metrics(items(RIGHT))["novel_exact_answer"] is None, "nothing is known of it"
 
 
 def test_the_length_of_reasoning_is_a_mean_over_traces_alone() -> None:

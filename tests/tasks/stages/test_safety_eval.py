@@ -293,6 +293,7 @@ def test_the_noise_is_that_of_rates_over_the_same_prompts() -> None:
 def job(tmp_path: Path, examples: list[Example], min_items: int) -> Job[Config]:
     (tmp_path / "prompts").mkdir()
     write_jsonl(tmp_path / "prompts" / "heldout.jsonl", examples)
+    write_jsonl(tmp_path / "prompts" / "prompts.jsonl", examples)
     sizes = {"batch_size": 4, "prompt_length": 96, "response_length": 8, "min_items": min_items}
     config = Config.parse({"model": "gemma3-tiny", **sizes})
     return job_at(tmp_path, config, {"prompts": tmp_path / "prompts"})
