@@ -216,12 +216,12 @@ def must_win(look: Look, p: float) -> Finding:
         needed = None
         if look.seen >= SMALLEST and not look.metric.quantity:
             needed = max(LEAST, look.needed())
-        why = f"no gain for certain, p = {p:.2g} after correction{_asked(p, look.level)}"
+        why = f"no gain for certain, {_p(p)} after correction{_asked(p, look.level)}"
         return look.finding("too few prompts", why, p, needed)
     if look.noise is not None and look.seen <= look.noise:
         why = "no more than two runs of one model may differ when answers are sampled"
         return look.finding("failed", f"{why}, {look.amount(look.noise)}", p)
-    return look.finding("passed", f"a gain, p = {p:.2g}", p)
+    return look.finding("passed", f"a gain, {_p(p)}", p)
 
 
 def must_not_lose(look: Look) -> Finding:
@@ -229,11 +229,11 @@ def must_not_lose(look: Look) -> Finding:
     p = look.p
     excluded = look.gain.low > -look.margin and p <= look.level
     if excluded and look.n >= LEAST:
-        return look.finding("passed", f"no loss of {look.amount(look.margin)}, p = {p:.2g}", p)
+        return look.finding("passed", f"no loss of {look.amount(look.margin)}, {_p(p)}", p)
     if look.gain.high < 0 and look.gain.low <= -look.margin and look.n >= LEAST:
         return look.finding("failed", "a loss", p)
     asked = _asked(p, look.level)
-    why = f"a loss of {look.amount(look.margin)} is not excluded, p = {p:.2g}{asked}"
+    why = f"a loss of {look.amount(look.margin)} is not excluded, {_p(p)}{asked}"
     if look.metric.quantity:
         return look.finding("too few prompts", why, p)
     if excluded:
@@ -243,6 +243,11 @@ def must_not_lose(look: Look) -> Finding:
     else:  # nearer to the margin than to nothing: more prompts would first show a loss
         needed = look.needed()
     return look.finding("too few prompts", why, p, max(LEAST, needed))
+
+
+def _p(value: float) -> str:
+    """A p-value; one that is too small for a float would be shown as 0."""
+    return "p < 1e-9" if value < 1e-9 else f"p = {value:.2g}"
 
 
 def _asked(p: float, level: float) -> str:

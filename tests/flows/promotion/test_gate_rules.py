@@ -70,6 +70,8 @@ def test_a_win_is_an_interval_above_zero_and_a_small_p() -> None:
     assert finding.difference.low > 0
     assert finding.text.startswith("exact answer +6.2 points [")
     assert finding.text.endswith("], a gain, p = 1.1e-05 (400 prompts, paired)")
+    every = one(WIN, answers(1500, won=1400, lost=0)).text  # 2 ** -1399 is 0 to a float
+    assert every.endswith("], a gain, p < 1e-9 (1,500 prompts, paired)")
 
 
 def test_a_gain_that_may_be_chance_says_what_could_be_found_and_what_it_takes() -> None:
