@@ -96,10 +96,10 @@ def prepare(_: str, settings: Settings, data: Path, policy: Path, out: Path) -> 
     recipe = parse_recipe(RECIPE.read_text(encoding="utf-8"), str(RECIPE))
     scratch = out.parent / "prepared"
     shutil.rmtree(scratch, ignore_errors=True)
-    rows = scratch / "rebalance"
-    run_stage("distill", recipe.stage("distill").config, {}, scratch / "distill")
-    wanted = {**recipe.stage("rebalance").config, "grounding_quotas": {}}
-    run_stage("rebalance", wanted, {"examples": scratch / "distill"}, rows)
+    rows = scratch / "practice"
+    run_stage("distill", recipe.stage("problems").config, {}, scratch / "problems")
+    wanted = {**recipe.stage("practice").config, "grounding_quotas": {}}
+    run_stage("rebalance", wanted, {"examples": scratch / "problems"}, rows)
     random, miner = scratch / "random", settings
     if not settings.first_steps:
         save_first_model(settings, policy)

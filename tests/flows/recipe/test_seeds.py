@@ -9,14 +9,15 @@ from schemas.base import InputError
 
 def test_data_is_shared_and_whatever_trains_or_asks_a_model_is_not() -> None:
     resolved = resolve("quickstart")
-    assert shared_stages(resolved) == ["distill", "rebalance"]
+    shared = ["distill", "rebalance", "problems", "practice"]
+    assert shared_stages(resolved) == shared
     given = overrides_by_seed(resolved, 3)
     found = {seed: resolve("quickstart", overrides) for seed, overrides in given.items()}
     assert list(found) == [7, 8, 9]
     for stage in resolved.stages:
         keys = {seed: one.stage(stage.name).key({}) for seed, one in found.items()}
         assert keys[7] == stage.key({}), "the first run is the recipe itself"
-        differing = 1 if stage.name in ("distill", "rebalance") else 3
+        differing = 1 if stage.name in shared else 3
         assert len({*keys.values()}) == differing, stage.name
 
 
