@@ -36,6 +36,7 @@ _LABELS = {
     "truncated_rate": "cut off",
     "answerable_correct_rate": "correct where answerable",
     "over_refusal_rate": "over-refusal",
+    "novel_exact_answer": "exact answer, novel prompts",
 }
 
 
