@@ -165,9 +165,10 @@ def programs(
 
 def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
     """5 updates on the pairs of `sizes.prompts` prompts. In a rehearsal of a random model each
-    prompt has one sample: another one of its kind would be as wrong."""
+    prompt has one sample, as wrong as another one would be, so the teacher's trace is chosen."""
     most = 4 if not sizes.few else FEW if sizes.trained else 1
     samples = min(config.samples_per_prompt, most)
+    hopeless = sizes.few and not sizes.trained
     return small_trainer(
         config,
         sizes,
@@ -178,6 +179,7 @@ def small(config: PreferenceConfigT, sizes: Sizes) -> PreferenceConfigT:
         prompts=min(config.prompts, sizes.prompts),
         data_pairs=min(config.data_pairs, 64),
         samples_per_prompt=samples,
+        teacher_when_none_verified=config.teacher_when_none_verified or hopeless,
         sampling_batch_size=min(config.sampling_batch_size, 128, sizes.prompts * samples),
         min_pairs=min(config.min_pairs, 1 if sizes.few else 4),
     )
