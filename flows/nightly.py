@@ -31,7 +31,6 @@ from flows.promotion.nights import (
     last_nightly,
     name_rematches,
     new_rows,
-    require_candidate,
 )
 from flows.recipe.code import runs_code
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
@@ -72,7 +71,6 @@ def nightly(
         given = Parameters(recipe, target, place, overrides, data, force)
         prepared = prepare(given)
         opened, resolved = prepared.store, prepared.resolved
-        require_candidate(resolved)
         champion = current(opened, resolved.recipe.name)
         last = last_nightly(opened, resolved.recipe.name)
         if last and not force and is_unchanged(opened, resolved, *last, champion):

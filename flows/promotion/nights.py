@@ -18,8 +18,6 @@ from flows.runs.wording import amount
 from infra.store.store import Store
 from schemas.base import InputError, StrictModel, digest
 from schemas.reports import RunRecord
-from tasks.contract.kind import Product
-from tasks.contract.kinds import kinds_producing, training_kinds
 
 
 class NewRows(StrictModel):
@@ -122,27 +120,6 @@ def new_rows(store: Store, run: RunRecord, before: RunRecord | None) -> NewRows:
         gone=len(then.keys() - now.keys()),
         since=before.run_id if before and then else None,
     )
-
-
-def require_candidate(resolved: ResolvedRecipe) -> None:
-    """Raises InputError: no run of this recipe has a model that a gate can judge."""
-    kinds, name = training_kinds(), resolved.recipe.name
-    trained = [stage.name for stage in resolved.stages if stage.kind in kinds]
-    if not trained:
-        raise InputError(
-            f"recipe {name} trains no model, so a night has nothing to promote: it has no stage of"
-            f" kind {', '.join(kinds)}."
-        )
-    asks = kinds_producing(Product.ANSWERS)
-    asked = [
-        one for one in resolved.stages if one.kind in asks and not one.config_json.get("shots")
-    ]
-    if all(one.inputs.get("policy") != trained[-1] for one in asked):
-        raise InputError(
-            f"recipe {name} evaluates no answer of its last model, so a night could not judge it:"
-            f' add a stage of kind reasoning_eval with inputs.policy = "{trained[-1]}", and without'
-            " shots."
-        )
 
 
 def is_unchanged(

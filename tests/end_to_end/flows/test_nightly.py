@@ -93,8 +93,7 @@ class Nights:
 
 @pytest.fixture
 def nights(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
-    """Without Prefect. The recipe trains nothing: its runs come from elsewhere."""
-    monkeypatch.setattr(module, "require_candidate", lambda resolved: None)
+    """Without Prefect."""
     tiny_recipe.write_text(tiny_recipe.read_text().replace('name = "tiny"', 'name = "demo"'))
     made = Nights(tmp_path, tiny_recipe)
     monkeypatch.setattr(module, "post_train", made.post_train)

@@ -1,26 +1,13 @@
 """What is new since the last nightly run, and what that one decided."""
 
 import json
-import logging
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from flows.nightly import nightly
 from flows.promotion.champion import Champion, current
 from flows.promotion.gate import gate
 from flows.promotion.levels import level
-from flows.promotion.nights import (
-    Decision,
-    decision_name,
-    last_nightly,
-    new_rows,
-    require_candidate,
-)
-from flows.recipe.resolve import resolve
+from flows.promotion.nights import Decision, decision_name, last_nightly, new_rows
 from flows.runs.record import read_run
-from schemas.base import InputError
 from tests.flows.runs.synthetic_run import manifest_of, remade, write_run
 
 NIGHT = "demo-202611{:02}-020000-ab12"
@@ -42,22 +29,6 @@ def test_rows_are_told_apart_by_what_they_say_and_not_by_where_they_came_from(tm
     assert (fresh.rows, fresh.new, fresh.changed, fresh.gone, fresh.since) == (20, 3, 1, 1, "a")
     assert fresh.text == "20 rows, 3 new, 1 changed, 1 gone since a"
     assert new_rows(store, after, None).since is None
-
-
-def test_a_recipe_that_cannot_be_judged_is_refused_before_anything_runs(tiny_recipe, monkeypatch):
-    """All that comes before its gate would be paid for."""
-    monkeypatch.setattr("flows.post_train.get_run_logger", logging.getLogger)
-    state = nightly.fn(recipe=str(tiny_recipe), store=str(tiny_recipe.parent / "store"))
-    assert state.message.startswith(
-        "recipe tiny trains no model, so a night has nothing to promote"
-    )
-    assert isinstance(state.data, InputError)
-    assert not (tiny_recipe.parent / "store").exists()
-    quickstart = resolve("quickstart")
-    require_candidate(quickstart)
-    asked = [one for one in quickstart.stages if one.inputs.get("policy") != "grpo"]
-    with pytest.raises(InputError, match=r'reasoning_eval with inputs\.policy = "grpo"'):
-        require_candidate(replace(quickstart, stages=tuple(asked)))
 
 
 def test_a_damaged_decision_is_passed_over(tmp_path: Path) -> None:
