@@ -66,7 +66,7 @@ def test_a_run_says_what_it_was_stopped_in(store, run, capsys):
     """At its end and on its page: not that the stage was skipped, and not that it failed."""
     run.stage(begun("distill"))
     run.finish("cancelled")
-    show.show(show.run(run.record, "tiny.toml", {}))
+    show.show(show.run(run.record, []))
     said = capsys.readouterr().out
     [row] = [line for line in said.splitlines() if line.startswith("│ distill")]
     assert "stopped" in row
