@@ -53,8 +53,8 @@ from benchmarks.paired import ROOT, heading, ratios, row, spread, tell, watch
 from infra.distribution import DISTRIBUTION
 from infra.process import HUGE_PAGES
 
-PEER = ("trl==1.16.0", "torch==2.13.0", "transformers==5.12.1", "datasets==5.2.0")
-PEER += ("accelerate==1.15.0",)
+PEER: tuple[str, ...] = ("trl==1.16.0", "torch==2.13.0", "transformers==5.12.1")
+PEER += ("datasets==5.2.0", "accelerate==1.15.0")
 FOR_REWARDS = ("pydantic==2.14.3", "google-crc32c==1.9.0")
 """The packages that this project's rewards import beside the peer's own packages."""
 FIRST, OURS, THEIRS = "Lyceum, first run", "Lyceum", "TRL"

@@ -87,7 +87,7 @@ def compare(options: argparse.Namespace, asked: Sequence[str]) -> None:
         ours = {name: make() for name, make in makers.items()}
         for name, answer in ours.items():
             first[name].append(timed(answer, asked)[0])
-    sides = {THEIRS: partial(theirs.answer, batch=batch), **ours}
+    sides: dict[str, Answer] = {THEIRS: partial(theirs.answer, batch=batch), **ours}
     turns = {name: partial(timed, answer, asked) for name, answer in sides.items()}
     found = take_turns(turns, rounds)
     base = [seconds for seconds, _ in found[THEIRS]]
@@ -130,7 +130,7 @@ def loaded(directory: Path, devices: int, batch: int) -> LoadedModel:
     return load_model(directory, make_mesh({"batch_size": batch}, jax.devices()[:devices]))
 
 
-def slots(model: LoadedModel, sizes: dict[str, int]) -> Answer:
+def slots(model: LoadedModel, sizes: dict[str, Any]) -> Answer:
     sampler = SlotSampler(model, **sizes)
 
     def answer(asked: Sequence[str]) -> Answers:

@@ -152,8 +152,7 @@ class OnPrefect(Tool):
     """Start it with a Prefect of its own, whose database was made before: 10 s, once on a
     machine."""
 
-    # 20 s, its default, are not enough on busy cores.
-    own = ("PREFECT_HOME={home}/prefect", "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS=120")
+    own: tuple[str, ...] = ("PREFECT_HOME={home}/prefect",)
 
     def begin(self) -> None:
         super().begin()
@@ -166,6 +165,8 @@ class OnPrefect(Tool):
 
 class Prefect(OnPrefect):
     program = "prefect_chain.py"
+    # 20 s, its default, are not enough on busy cores.
+    own = (*OnPrefect.own, "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS=120")
 
     def command(self, resume: bool) -> list[str]:
         policy = "default" if self.name.endswith("default") else "content"
@@ -173,8 +174,6 @@ class Prefect(OnPrefect):
 
 
 class Lyceum(OnPrefect):
-    own = ("PREFECT_HOME={home}/prefect",)
-
     @cached_property
     def source(self) -> Path:
         """A copy of the last commit, with the stage kind `nothing`."""
@@ -225,7 +224,7 @@ class Metaflow(Tool):
 
 class ZenML(Tool):
     program = "zenml_chain.py"
-    own = ("ZENML_CONFIG_PATH={home}/zenml", "ZENML_ANALYTICS_OPT_IN=false")
+    own: tuple[str, ...] = ("ZENML_CONFIG_PATH={home}/zenml", "ZENML_ANALYTICS_OPT_IN=false")
     own += ("AUTO_OPEN_DASHBOARD=false",)
 
     def command(self, resume: bool) -> list[str]:

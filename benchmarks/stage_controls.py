@@ -58,7 +58,7 @@ def main() -> None:
     sft, preference, grpo = chain
     more = options.more or steps_for_both(launched(table.values, store, options.seeds), *chain)
     stages = copy.deepcopy(table.values["stages"])
-    added = controls(stages, *chain, more)
+    added = controls(stages, sft, preference, grpo, more)
     for name, stage in added.items():
         stages[name] = stage
         stages |= evaluations(stages, name, sft, grpo)

@@ -215,7 +215,7 @@ def save_first_model(settings: Settings, directory: Path) -> Any:
 
 def with_pieces(tokenizer: Any, count: int) -> Any:
     """The tokenizer with so many pieces: those added stand in no text."""
-    from sentencepiece import sentencepiece_model_pb2 as proto
+    from tasks.models.hf_tokenizer import proto
 
     model = proto.ModelProto.FromString(tokenizer.model_proto)
     for number in range(len(model.pieces), count):

@@ -114,15 +114,10 @@ def rewards(settings: Settings, data: Path) -> list[Any]:
     asked = {row.id: row for row in read_jsonl(data / "prompts.jsonl", Prompt)}
 
     def reward(name: str) -> Any:
-        def score(
-            completions: list[list[dict[str, str]]], id: list[str], **_: object
-        ) -> list[float | None]:
+        def score(completions: list[list[dict[str, str]]], id: list[str], **_: object) -> list[Any]:
             responses = [Response(completion[0]["content"]) for completion in completions]
             chosen = REWARDS[name]
-            values: list[float | None] = list(
-                chosen.score(chosen.config(), [asked[one] for one in id], responses)
-            )
-            return values
+            return list(chosen.score(chosen.config(), [asked[one] for one in id], responses))
 
         score.__name__ = name
         return score

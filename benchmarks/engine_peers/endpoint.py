@@ -35,7 +35,7 @@ def main() -> None:
         return answer(body["messages"][-1]["content"]) if body["messages"] else ""
 
     parent = os.getppid()
-    manner = {"latency": LATENCY, "slots": SLOTS, "idempotent": bool(honours)}
+    manner: dict[str, Any] = {"latency": LATENCY, "slots": SLOTS, "idempotent": bool(honours)}
     with ChatServer(fault, **manner, reply=reply, record=False) as running:
         print(running.url, flush=True)
         while os.getppid() == parent:

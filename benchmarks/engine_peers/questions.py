@@ -70,7 +70,7 @@ def write_judge(file: Path, number: int, rewards: int) -> None:
             asked, _ = question(case.sheet, case.material(trace[1], trace[2]))
             # Without the `response_format` that Lyceum sends, too.
             body = {"model": MODEL, "temperature": 0.0, "max_tokens": 512}
-            messages = [dict(one) for one in asked.messages]
+            messages = [{"role": "user", "content": asked.text}]
             out.write(json.dumps({**body, "messages": messages}) + "\n")
 
 

@@ -33,10 +33,10 @@ class Batches(BatchDesk):
 
     async def handle(self, request: "Request") -> web.Response:
         path = request.path.removeprefix("/v1")
-        if request.method == "POST":
-            found = self.post(path, request.raw, request.headers["content-type"])
-        else:
+        if request.method != "POST":
             found = self.get(path)
+        else:
+            found = self.post(path, request.raw, request.headers["content-type"])
         if isinstance(found, bytes):
             return web.Response(body=found)
         missing = {"error": {"message": f"no {path}", "code": "not_found"}}
