@@ -89,7 +89,9 @@ def steps_for_both(runs: Mapping[int, RunResults], sft: str, preference: str, gr
     stages = next(iter(runs.values())).stages
     made = {name: one.manifest for name, one in stages.items() if one.manifest}
     first, *both = (made[name].execution["seconds"] for name in (sft, preference, grpo))
-    return round(made[sft].config["steps"] * sum(both) / first)
+    told = made[sft].metrics  # of a recipe in epochs, its config has 0 steps
+    steps = told["epochs"] * told["rows"] / made[sft].config["batch_size"]
+    return round(steps * sum(both) / first)
 
 
 def controls(stages: Table, sft: str, preference: str, grpo: str, more: int) -> Table:
