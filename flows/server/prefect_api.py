@@ -345,4 +345,5 @@ def _wait_until_ready(
             what = f"the Prefect server did not start (exit code {code})"
             if code is None:
                 what = f"the Prefect server has not answered within {STARTUP_SECONDS:.0f} s"
-            raise StageFailed(f"{what}. Its log ends:\n{mask(process_tree.tail(log))}")
+            said = mask(process_tree.tail(log))
+            raise StageFailed(f"{what}. Its log ends:\n{said}" if said.strip() else what)

@@ -117,7 +117,7 @@ def test_a_server_that_is_too_slow_is_told_from_one_that_ended(monkeypatch, tmp_
     monkeypatch.setattr(prefect_api.key, "proves", lambda api: False)
     monkeypatch.setattr(prefect_api, "STARTUP_SECONDS", 0.0)
     slow, log = Mock(poll=Mock(return_value=None)), (tmp_path / "log").open("w+b")
-    with pytest.raises(StageFailed, match="has not answered within 0 s"):
+    with pytest.raises(StageFailed, match=r"has not answered within 0 s$"):
         prefect_api._wait_until_ready(slow, Api("http://127.0.0.1:4200/api"), Event(), log)
 
 
