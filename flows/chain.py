@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from prefect import get_run_logger
+from prefect.exceptions import Pause
 from prefect.futures import PrefectFuture, as_completed
-from prefect.states import State
+from prefect.states import Cancelled, State
 
 from flows.preamble import Prepared
 from flows.recipe.resolve import ResolvedStage
@@ -106,9 +107,14 @@ class Chain:
                     self._submit(stage, watch)
             if self._running:
                 future = next(as_completed(list(self._running)))
-                # before this the future knows no state of its own, and asks an API that lags behind
-                future.wait()
-                self._finish(future.state, self._running.pop(future), watch)
+                try:
+                    # before this the future knows no state of its own, and asks an API that lags
+                    future.wait()
+                    state = future.state
+                except Pause:  # by a person, in Prefect's UI: it keeps no state of the task here
+                    watch.pause.set()
+                    state = Cancelled(message="the run was paused before it ended")
+                self._finish(state, self._running.pop(future), watch)
 
     def _skip(self, stage: ResolvedStage) -> None:
         self._waiting.remove(stage)

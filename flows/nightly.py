@@ -15,9 +15,10 @@ from typing import Any
 
 import httpx
 from prefect import flow, get_run_logger
+from prefect.exceptions import Pause
 from prefect.states import Cancelled, Completed, Failed, State
 
-from flows.cli.interrupt import interruptible
+from flows.cli.interrupt import interruptible, suspendable
 from flows.post_train import bad_input, post_train
 from flows.preamble import Parameters, Prepared, handed, prepare
 from flows.promotion.champion import Champion, current, history, model_of, promote, withdrawn
@@ -80,7 +81,7 @@ def nightly(
             )
     except (InputError, StageFailed, OSError) as error:
         return bad_input(error)
-    with _watched() as (watch, seen), interruptible(watch.stop):
+    with _watched() as (watch, seen), interruptible(watch.stop), suspendable(watch):
         try:
             with handed(prepared):  # the run of a flow in a flow is made by a client of Prefect's
                 state = unless_busy(lambda: post_train(**asdict(given), return_state=True))
@@ -223,10 +224,13 @@ def _evaluate(prepared: Prepared, run: RunRecord, opponent: RunRecord | None, wa
     ]
     jobs = [(spec, submit_stage(spec)) for spec in specs]
     for _, future in jobs:
-        future.wait()
+        try:
+            future.wait()
+        except Pause:
+            watch.pause.set()
     for message in close_backends() if jobs else ():
         get_run_logger().error(message)
-    if watch.stop.is_set():
+    if watch.stop.is_set() or watch.pause.is_set():
         raise Stopped("stopped before the decision; retry, or the next night, finishes it")
     for spec, future in jobs:
         if not future.state.is_completed():

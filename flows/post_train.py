@@ -13,7 +13,7 @@ from prefect.exceptions import CancelledRun, FailedRun
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.chain import Chain
-from flows.cli.interrupt import interruptible
+from flows.cli.interrupt import interruptible, suspendable
 from flows.ending import give_up, report_run
 from flows.preamble import Handed, Parameters, prepare, taken
 from flows.recipe.parameters import Data, Force, Overrides, Recipe, StoreUri, Target
@@ -75,7 +75,7 @@ def post_train(
             run.plan(plan)
         announce(run.record, resolved, opened)
         chain = Chain(prepared, opened, run.record.run_id, run.stage)
-        with interruptible(watch.stop):
+        with interruptible(watch.stop), suspendable(watch):
             chain.walk(watch)
         ended = run.record.stages
         failed = [f"stage {one.name}: {one.error}" for one in ended if one.status == "failed"]

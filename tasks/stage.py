@@ -1,6 +1,6 @@
 """THE Prefect task: what becomes of a stage (`tasks.running.execution`), as Prefect shows it. A
 stage that has nothing to do ends at once, in a state called Cached; a job's log goes to Prefect's
-logger, its progress to a Prefect progress artifact, and what it made is a link.
+logger, its progress to a Prefect progress artifact, and where what it made lies is another.
 
 The manifest is the truth: Prefect's records may all be deleted, and nothing runs again. Prefect is
 given no result to keep and asked for none. A stored result names its own serializer, and one of
@@ -10,6 +10,7 @@ those is pickle: whoever can write where results lie could run code here.
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -17,6 +18,7 @@ import httpx
 from prefect import get_run_logger, task
 from prefect.artifacts import (
     create_link_artifact,
+    create_markdown_artifact,
     create_progress_artifact,
     update_progress_artifact,
 )
@@ -25,6 +27,7 @@ from prefect.futures import PrefectFuture
 from prefect.states import Cancelled, Completed, Failed, State
 
 from infra.backend import FINAL
+from infra.context import context
 from schemas.base import AuditFailed, InputError, StageFailed, Stopped
 from schemas.job import JobRequest, JobStatus
 from tasks.running.early_start import take
@@ -92,15 +95,22 @@ def run_stage(spec: dict[str, Any]) -> State[Any]:
 
 
 def _link(job: JobRequest, say: Callable[[str], None]) -> None:
-    """Show in Prefect where what a stage made lies; of a bucket, its page in Google's console. A
-    view, too: where the API takes none, `say` tells the log what is missing."""
-    place = f"{job.store}/artifacts/{job.kind}/{job.key}"
-    if place.startswith("gs://"):
-        place = f"https://console.cloud.google.com/storage/browser/{place.removeprefix('gs://')}"
-    key, text = f"{job.stage.replace('_', '-')}-made", f"{job.kind}/{job.key[:12]}"
+    """Show in Prefect where what a stage made lies: in a bucket, by its page in Google's console;
+    here, by its path, for a browser follows no link to a file. A view, too: where the API takes
+    none, `say` tells the log what is missing."""
+    key, said = f"{job.stage.replace('_', '-')}-made", f"What stage {job.stage} made"
+    name = f"artifacts/{job.kind}/{job.key}"
+    if job.store.startswith("gs://"):
+        bucket = job.store.removeprefix("gs://")
+        place = f"https://console.cloud.google.com/storage/browser/{bucket}/{name}"
+        text = f"{job.kind}/{job.key[:12]}"
+        show = partial(create_link_artifact, place, text, key=key, description=said)
+    else:
+        place = context().store(job.store).location(name)
+        show = partial(create_markdown_artifact, f"`{place}`", key=key, description=said)
     for tries in range(1, LINK_TRIES + 1):
         try:
-            create_link_artifact(place, text, key=key, description=f"What stage {job.stage} made")
+            show()
             return
         except httpx.HTTPError as error:
             if tries == LINK_TRIES or not isinstance(error, httpx.TimeoutException):

@@ -1,13 +1,22 @@
-"""Ctrl-C and SIGTERM as an event instead of an exception: nothing is torn down halfway, and a run
-stops at places that it chose."""
+"""Ctrl-C, SIGTERM, and *Pause* in Prefect's UI as events instead of exceptions: nothing is torn
+down halfway, and a run stops at places that it chose."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tasks.running.watch import Watch
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOOK_SECONDS = 1.0
+"""Seconds between looks for whether Prefect has suspended the run."""
+
+SAVE_SECONDS = 60.0
+"""Seconds that the jobs of a suspended run have to save a checkpoint and to end."""
 
 
 @contextmanager
@@ -42,3 +51,29 @@ def interruptible(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def suspendable(watch: "Watch") -> Iterator[None]:
+    """While inside a flow, *Pause* in Prefect's UI pauses its jobs, and stops what still runs
+    SAVE_SECONDS later. Prefect itself shows the run as suspended at once, and lets its stage run to
+    the end, which may take hours."""
+    from prefect.context import FlowRunContext
+
+    flow, over = FlowRunContext.get(), threading.Event()
+
+    def look() -> None:
+        while flow is not None and not over.wait(LOOK_SECONDS):
+            if flow.flow_run_suspension_request.is_requested():
+                watch.pause.set()
+                if not over.wait(SAVE_SECONDS):
+                    watch.stop.set()
+                return
+
+    looking = threading.Thread(target=look, name="suspended", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()

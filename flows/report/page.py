@@ -151,8 +151,8 @@ def _troubles(run: RunResults) -> Iterator[ui.Block]:
     ended = {
         "cancelled": "The run was stopped before it ended. The same command continues it; what is"
         " finished is reused.",
-        "paused": "The deadline came before the run ended. The same command goes on from what is"
-        " there.",
+        "paused": "The run was paused, or its deadline came, before it ended. The same command goes"
+        " on from what is there.",
         "interrupted": "The process of the run is gone. The same command goes on from what is"
         " there.",
         **dict.fromkeys(

@@ -340,8 +340,10 @@ def _wait_until_ready(
     while not key.proves(api):
         if stop.wait(0.1):
             raise Stopped
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise StageFailed(
-                f"the Prefect server did not start (exit code {process.poll()}). Its log"
-                f" ends:\n{mask(process_tree.tail(log))}"
-            )
+        code = process.poll()
+        if code is not None or time.monotonic() > deadline:
+            what = f"the Prefect server did not start (exit code {code})"
+            if code is None:
+                what = f"the Prefect server has not answered within {STARTUP_SECONDS:.0f} s"
+            said = mask(process_tree.tail(log))
+            raise StageFailed(f"{what}. Its log ends:\n{said}" if said.strip() else what)

@@ -116,7 +116,8 @@ class ViewClient(SyncPrefectClient):
     def set_flow_run_state(
         self, flow_run_id: UUID | str, state: State[T], force: bool = False
     ) -> OrchestrationResult[T]:
-        """Record a state. That a run has ended is so, whether or not the API takes it down."""
+        """Record a state. That a run has ended is so, whether or not the API takes it down, and
+        whatever somebody clicked meanwhile in the UI."""
         record = super().set_flow_run_state
         try:
             result = self._patiently(lambda: record(flow_run_id, state, force))
@@ -128,6 +129,8 @@ class ViewClient(SyncPrefectClient):
             )
         if state.is_running():
             self._link.begun()
+        if state.is_final() and result.status == SetStateStatus.REJECT and _clicked(result.state):
+            return self._patiently(lambda: record(flow_run_id, state, force=True))
         return result
 
     def renew_concurrency_lease(self, lease_id: UUID, lease_duration: float) -> httpx.Response:
@@ -163,6 +166,14 @@ class ViewClient(SyncPrefectClient):
             except httpx.TransportError:
                 if not self._link.wait():
                     raise
+
+
+def _clicked(kept: State[Any] | None) -> bool:
+    """Whether the API keeps this state, in place of how the run ended, because of *Pause* or
+    *Cancel*: of a run that no worker started nobody else hears of them."""
+    return kept is not None and (
+        kept.is_paused() or kept.is_cancelling() or "never resumed" in (kept.message or "")
+    )
 
 
 def _away(link: ApiLink) -> httpx.ConnectError:

@@ -26,7 +26,7 @@ def parsed_location(text: str) -> Path | tuple[str, str]:
     """
     if not text:
         raise InputError(
-            "the store is empty. Give --store a path (for example ./.lyceum) or a URI:"
+            "the store is empty. Give --store or LYCEUM_STORE a path (./.lyceum) or a URI:"
             " file:///absolute/path, gs://bucket/prefix."
         )
     if not _URI.match(text):

@@ -1,11 +1,14 @@
 """The flow's own frame, without Prefect's engine."""
 
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from prefect.exceptions import Pause
 from prefect.logging import disable_run_logger
+from prefect.states import Running
 
 from flows import ending
 from flows.chain import Chain
@@ -58,6 +61,19 @@ def test_a_flow_that_is_broken_off_ends_its_run_at_its_trackers_too(
             context.run(post_train.fn)
     assert [record.status for record in read_runs(store)] == [status]
     assert (len(fake.runs), fake.finished) == (1, 1)
+
+
+def test_a_run_that_prefect_suspends_is_paused(store, tiny_recipe, monkeypatch):
+    """It was on record as failed, without a reason, and no machine was waited for."""
+    stage = Mock(state=Running(), wait=Mock(side_effect=Pause))
+    monkeypatch.setattr("flows.post_train.Chain", partial(Chain, submit=lambda job: stage))
+    monkeypatch.setattr("flows.post_train.announce", lambda *given: None)
+    prepared = prepare(Parameters(str(tiny_recipe), "local", store.uri))
+    with disable_run_logger(), handed(prepared):
+        context = copy_context()
+        context.run(WATCH.set, Watch())
+        assert context.run(post_train.fn).is_cancelled()
+    assert [record.status for record in read_runs(store)] == ["paused"]
 
 
 def test_a_report_that_crashes_leaves_no_tracker_open(store, tiny_recipe, monkeypatch):

@@ -138,7 +138,7 @@ def frames(reports: bool) -> Iterator[None]:
             *((module, "resolve", _resolved) for module in (preamble, recipes)),
             (main, "parser", functools.cache(main.parser)),  # of one store, in all of a history
             *((publish, name, api) for name in ("get_client", "create_markdown_artifact")),
-            *((stage, name, api) for name in ("create_progress_artifact", "create_link_artifact")),
+            *((stage, f"create_{kind}_artifact", api) for kind in ("progress", "link", "markdown")),
             *((plots, name, lambda *rest, **more: _DRAWN) for name in _PLOTS),
             *([] if reports else [(flow, "publish_report", lambda *rest: None)]),
             *([] if reports else [(ahead, "report_run", lambda *rest: None)]),

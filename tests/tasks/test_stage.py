@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from infra.store.store import open_store
 from tasks import stage
 from tasks.running.watch import WATCH, Watch
 
@@ -42,3 +43,16 @@ def test_the_link_to_what_a_stage_made_is_sent_again_to_a_slow_api_and_missed_al
     said = [line for line in caplog.messages if "has no link" in line]
     assert len(said) == bool(missing)
     assert all(line.endswith(missing) and sent[0] in line for line in said)
+
+
+def test_what_a_stage_made_in_a_directory_is_shown_by_its_path(tmp_path, monkeypatch):
+    """A page of http may not link to a file: Prefect's pages drop such an address, and show the
+    link's text only."""
+    shown: list[str] = []
+    monkeypatch.setattr(stage, "make", lambda *_: True)
+    monkeypatch.setattr(stage, "create_markdown_artifact", lambda text, **_: shown.append(text))
+    monkeypatch.setattr(stage, "get_run_logger", lambda: logging.getLogger("test"))
+    WATCH.set(Watch())
+    store = open_store(tmp_path / "a store")
+    assert stage.run_stage.fn(JOB | {"store": store.uri}).is_completed()
+    assert shown == [f"`{tmp_path}/a store/artifacts/sft/{JOB['key']}`"]

@@ -4,11 +4,13 @@ import signal
 import sys
 import threading
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
-from flows.cli import lyceum
-from flows.cli.interrupt import interruptible
+from flows.cli import interrupt, lyceum
+from flows.cli.interrupt import interruptible, suspendable
+from tasks.running.watch import Watch
 from tests.fakes.process import printed
 
 
@@ -40,6 +42,21 @@ with interruptible(stop):
     assert stop.wait(10)
 """
     printed(code)
+
+
+def test_pause_in_prefect_s_pages_pauses_the_jobs_and_later_stops_them(monkeypatch):
+    """The run was shown as suspended, and its stage went on for hours."""
+    flow, watch = Mock(), Watch()
+    flow.flow_run_suspension_request.is_requested.return_value = False
+    monkeypatch.setattr("prefect.context.FlowRunContext.get", lambda: flow)
+    monkeypatch.setattr(interrupt, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(interrupt, "SAVE_SECONDS", 0.5)
+    with suspendable(watch):
+        assert not watch.pause.wait(0.1)
+        flow.flow_run_suspension_request.is_requested.return_value = True
+        assert watch.pause.wait(10)
+        assert not watch.stop.is_set()
+        assert watch.stop.wait(10)
 
 
 def test_ctrl_c_while_the_command_is_imported_is_one_line(monkeypatch, capsys):

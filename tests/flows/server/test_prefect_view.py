@@ -10,8 +10,15 @@ from uuid import UUID
 import httpx
 import pytest
 from prefect import settings
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.responses import (
+    OrchestrationResult,
+    SetStateStatus,
+    StateAcceptDetails,
+    StateRejectDetails,
+)
 from prefect.events import Event
-from prefect.states import Completed, Running
+from prefect.states import AwaitingRetry, Cancelling, Completed, Failed, Paused, Running
 
 from flows.server import prefect_view
 from flows.server.api_link import ApiLink
@@ -115,6 +122,31 @@ def test_how_a_run_ended_needs_no_answer_and_how_it_begins_does(api, gate, clien
     until(lambda: len(said) == 2)
     api.status = 410  # the slot has expired meanwhile
     client.renew_concurrency_lease(UUID(run), 300)
+
+
+@pytest.mark.parametrize(
+    ("kept", "sent"),
+    [
+        (Paused(name="Suspended"), [False, True]),
+        (Cancelling(), [False, True]),
+        (Failed(message="The flow was completed and never resumed."), [False, True]),
+        (AwaitingRetry(), [False]),
+    ],
+)
+def test_how_a_run_ended_is_its_own_word_after_a_click_on_pause(client, monkeypatch, kept, sent):
+    """It was kept as suspended, and five minutes later as failed. A retry is Prefect's to say."""
+    forced: list[bool] = []
+
+    def record(_: Any, run: str, state: Any, force: bool = False) -> OrchestrationResult[Any]:
+        forced.append(force)
+        answer = (SetStateStatus.ACCEPT, StateAcceptDetails(), state)
+        if not force:
+            answer = (SetStateStatus.REJECT, StateRejectDetails(reason="paused"), kept)
+        return OrchestrationResult(status=answer[0], details=answer[1], state=answer[2])
+
+    monkeypatch.setattr(SyncPrefectClient, "set_flow_run_state", record)
+    client.set_flow_run_state("00000000-0000-0000-0000-000000000001", Completed())
+    assert forced == sent
 
 
 def test_the_outbox_keeps_what_cannot_be_sent_in_its_order(api, gate, link, monkeypatch):

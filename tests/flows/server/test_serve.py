@@ -112,6 +112,15 @@ ERROR:    Application startup failed. Exiting.
     ]
 
 
+def test_a_server_that_is_too_slow_is_told_from_one_that_ended(monkeypatch, tmp_path):
+    """It was `did not start (exit code None)`."""
+    monkeypatch.setattr(prefect_api.key, "proves", lambda api: False)
+    monkeypatch.setattr(prefect_api, "STARTUP_SECONDS", 0.0)
+    slow, log = Mock(poll=Mock(return_value=None)), (tmp_path / "log").open("w+b")
+    with pytest.raises(StageFailed, match=r"has not answered within 0 s$"):
+        prefect_api._wait_until_ready(slow, Api("http://127.0.0.1:4200/api"), Event(), log)
+
+
 def test_a_disk_without_room_for_the_key_leaves_no_worker(monkeypatch, tmp_path):
     """It went on until Python let go of its standard input."""
     api, worker = Api("http://127.0.0.1:4200/api", "lyceum:k"), Mock()

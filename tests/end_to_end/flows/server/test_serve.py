@@ -84,6 +84,23 @@ def test_a_killed_flow_is_crashed_retry_continues_it_and_cancel_stops_its_job(se
     assert served.records()[-1].status == "cancelled"
 
 
+def test_pause_stops_the_job_and_resume_goes_on(served: Served, tiny_recipe: Path) -> None:
+    run = served.start(recipe=str(tiny_recipe), overrides=["stages.rebalance.config.seed=5", SLOW])
+    until(lambda: jobs(served))
+    details = {"pause_timeout": "2100-01-01T00:00:00Z", "pause_reschedule": True}
+    state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
+    served.ask(f"/flow_runs/{run}/set_state", {"state": state, "force": True})
+    until(lambda: not flow_processes(served))
+    assert jobs(served) == []
+    assert served.state(run)["name"] == "Suspended"
+    assert served.records()[-1].status == "paused"
+
+    served.ask(f"/flow_runs/{run}/resume", {})
+    until(lambda: jobs(served))
+    served.cancel(run)
+    assert served.ended(run)["type"] == "CANCELLED"
+
+
 def test_a_night_that_begins_while_another_goes_on_is_skipped_and_a_job_has_no_key(
     served: Served, tiny_recipe: Path
 ) -> None:
