@@ -3,8 +3,10 @@ up what was paid, and leaves nothing."""
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,26 @@ def test_a_lost_job_is_submitted_again_under_a_new_name_and_all_of_it_is_paid(be
     assert backend.submitted == backend.cancelled == ["4", "4-1", "4-2"]
     assert bench.watch.costs == {"sft": 7.0}
     assert "the TPU was preempted" in bench.said[0]
+
+
+def test_a_machine_that_is_refused_at_once_is_asked_for_again_later_and_later(bench):
+    """All restarts were used up within seconds, while a zone had no TPU."""
+    refused = status("failed", lost=True, error="the zone has no free TPUs")
+    script = [[status("queued"), refused], [refused], [status("running"), refused], [DONE]]
+    asked: list[float] = []
+
+    class Asked(Scripted):
+        def submit(self, spec: JobSpec) -> JobHandle:
+            asked.append(time.monotonic())
+            return super().submit(spec)
+
+    assert bench.run(Asked(script)) == DONE
+    first, second, _ = (after - before for before, after in pairwise(asked))
+    assert first >= 0.01
+    assert second >= 0.02
+    waits = ["no machine yet: waiting" in line for line in bench.said]
+    assert waits == [True, False, True, False, False]  # what has run is started again at once
+    assert bench.said[1] == "asking for a machine again (attempt 4-1; up to 3 restarts a run)"
 
 
 def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:
