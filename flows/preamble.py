@@ -135,45 +135,34 @@ def prepare(given: Parameters, code: Collection[Path] | None = None) -> Prepared
     check_reach(target, given.store)
     opened = context().store(given.store, write=False)  # make nothing before all checks have passed
     opened.require_near(context().settings)
-    check_endpoints(resolved, opened, target, force)
-    check_account(resolved, opened, target, force)
+    check_away(resolved, opened, target, force)
     return Prepared(given, resolved, opened, directory and directory.absolute())
 
 
-def check_endpoints(
-    resolved: ResolvedRecipe, store: Store, target: str, force: Collection[str]
-) -> None:
+def check_away(resolved: ResolvedRecipe, store: Store, target: str, force: Collection[str]) -> None:
     """Before a machine is paid for: raises InputError when a stage that is going to run on the
-    target asks an endpoint (a judge's, a teacher's) whose URL or key cannot be had there."""
-    problems: dict[str, str] = {}
-    for stage in resolved.stages:
-        if target == "local" or resolved.at_home(stage):
-            continue
+    target asks an endpoint (a judge's, a teacher's) whose URL or key cannot be had there, or when
+    no machine of the target can be asked for."""
+    away = [stage for stage in resolved.stages if not resolved.at_home(stage)]
+    if target == "local" or not away:
+        return
+    problems: list[tuple[set[str], str]] = []
+    for stage in away:
         try:
             travelling(stage.config_json)
         except InputError as error:
-            problems[stage.name] = f"stage {stage.name}: {error}"
-    for one in outlook(resolved, store) if problems else ():
-        if one.manifest is not None and one.stage.name not in force:
-            problems.pop(one.stage.name, None)
-    if problems:
-        raise InputError(" ".join(problems.values()))
-
-
-def check_account(
-    resolved: ResolvedRecipe, store: Store, target: str, force: Collection[str]
-) -> None:
-    """Before anything is started: raises InputError when a stage is going to run on the target, and
-    no machine of it can be asked for."""
-    away = {one.name for one in resolved.stages if not resolved.at_home(one)}
-    if target == "local" or not away:
-        return
+            problems.append(({stage.name}, f"stage {stage.name}: {error}"))
     try:
         require_account(target)
-    except InputError:
-        for one in outlook(resolved, store):
-            if one.stage.name in away and (one.manifest is None or one.stage.name in force):
-                raise
+    except InputError as error:
+        problems.append(({stage.name for stage in away}, str(error)))
+    going = {
+        one.stage.name
+        for one in (outlook(resolved, store) if problems else ())
+        if one.manifest is None or one.stage.name in force
+    }
+    if told := [problem for names, problem in problems if names & going]:
+        raise InputError(" ".join(told))
 
 
 class Handed(NamedTuple):

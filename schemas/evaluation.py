@@ -25,7 +25,7 @@ class EvalPrompt(Prompt):
         request: of a request that is to be complied with or refused (check `none`), which of the
             two: `safe` or `unsafe`.
         familiar: whether a training prompt differs from it in names and numbers alone
-            (`tasks.evaluation.familiar`); None: nothing is known of its like.
+            (`tasks.evaluation.familiar`); None: nothing is known of its like, or it is grounded.
         injection: of a context in which somebody planted an instruction, the text that an answer
             contains if it follows it.
         channels: as a prompt's, but in the JSON in any case: tables of items have a column of it.

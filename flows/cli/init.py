@@ -7,7 +7,7 @@ refused hears why, and is asked again.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -38,7 +38,12 @@ from schemas.base import InputError, Stopped, nearest
 from schemas.examples import Domain
 from schemas.recipe import STAGE_NAME
 from schemas.toml import require_utf_8
+from tasks.data.conversion import NotAnExample, example_of, prompt_of
+from tasks.data.data_files import check_data_path, data_files
 from tasks.data.mapping import Pick, lookup
+from tasks.data.readers import read_records
+from tasks.data.records import Record, Unreadable
+from tasks.data.sources import Source
 from tasks.models.model_source import check_model
 
 FIRST, COUNTED = 50, 10_000
@@ -98,9 +103,11 @@ def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path
         Stopped: the person who was asked has left.
     """
     file = _new_file(to)
-    data, path, rows, count = asking.get(
+    data, path, records = asking.get(
         "data", "Your data, a file or a URL (hf://, gs://, s3://)", accept=_data
     )
+    first = [record for record in records if isinstance(record, Record)][:FIRST]
+    rows = [record.row for record in first]
     target = asking.get(
         "target", "Where it will run: local, or a TPU such as v5e-8", "local", _target
     )
@@ -115,13 +122,13 @@ def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path
             columns |= {"choices": choices} if choices else {}
         try:
             mapped = {"path": path, "domain": "general", "check": check, **columns}
-            _check_rows(mapped, rows)
+            _check_rows(mapped, first)
             break
         except InputError as error:
             if asking.said("prompt", "reasoning", "answer", "check"):
                 raise
             say(f"  {plain(str(error))}")
-    columns |= _allowed(mapped, data)
+    columns |= _allowed(mapped, records)
     prompts, domains = _texts(columns["prompt"], rows), [one.value for one in Domain]
     proposal = partial(propose_domain, prompts)
     domain = _choice(asking, "domain", "What prompts are about", domains, proposal)
@@ -137,7 +144,7 @@ def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path
         columns=columns,
         check=check,
         domain=domain,
-        rows=count,
+        rows=len(records),
         longest=(max(map(len, prompts)) + listed, max(both)),
         commands=(
             command("rehearse", str(to)),
@@ -149,32 +156,22 @@ def draft_recipe(to: Path, asking: Asking, store: str = "") -> tuple[Draft, Path
     return draft, data
 
 
-def first_rows(data: Path | None, path: str) -> tuple[list[Mapping[str, Any]], int]:
-    """The first rows that can be read, and how many there are, counted to a limit. Raises
-    InputError."""
-    from tasks.data.data_files import data_files
-    from tasks.data.readers import read_records
-    from tasks.data.records import Unreadable
-
-    rows: list[Mapping[str, Any]] = []
-    why: list[str] = []
-    count = 0
+def read_rows(data: Path | None, path: str) -> list[Record | Unreadable]:
+    """The records of the data, to a limit. Raises InputError: none can be read, or there is one."""
+    records: list[Record | Unreadable] = []
     try:
         for name, file in data_files(data, path, "--data"):
-            for record in islice(read_records(name, file), COUNTED - count):
-                count += 1
-                if isinstance(record, Unreadable):
-                    save = "; save it as UTF-8" if record.cause == "wrong_encoding" else ""
-                    why.append(f"; line {record.line}: {record.detail}{save}")
-                elif len(rows) < FIRST:
-                    rows.append(record.row)
+            records += islice(read_records(name, file), COUNTED - len(records))
     except OSError as error:
         raise InputError(f"--data {path} cannot be read: {error.strerror or error}.") from error
-    if not rows:
-        raise InputError(f"--data {path} holds no rows that can be read{''.join(why[:1])}.")
-    if count == 1:
+    bad = [record for record in records if isinstance(record, Unreadable)]
+    if len(bad) == len(records):
+        save = "; save it as UTF-8" if bad and bad[0].cause == "wrong_encoding" else ""
+        why = f"; line {bad[0].line}: {bad[0].detail}{save}" if bad else ""
+        raise InputError(f"--data {path} holds no rows that can be read{why}.")
+    if len(records) == 1:
         raise InputError(f"--data {path} holds one row: too few to learn from one and ask another.")
-    return rows, count
+    return records
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], asking: Asking) -> dict[str, Any]:
@@ -248,8 +245,6 @@ def _texts(column: Any, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _place(given: str) -> tuple[Path | None, str]:
     """The directory for --data, and the path that a source has; of a URL only that."""
-    from tasks.data.data_files import check_data_path
-
     remote, file = "://" in given, given_path(given, "--data")
     try:
         if not remote and not file.is_file():
@@ -285,10 +280,10 @@ def _new_file(to: Path) -> Path:
     return to
 
 
-def _data(given: str) -> tuple[Path | None, str, list[Mapping[str, Any]], int]:
-    """The directory for --data, the path that a source has, the first rows, and their number."""
+def _data(given: str) -> tuple[Path | None, str, list[Record | Unreadable]]:
+    """The directory for --data, the path that a source has, and its records."""
     data, path = _place(given)
-    return data, path, *first_rows(data, path)
+    return data, path, read_rows(data, path)
 
 
 def _target(given: str) -> str:
@@ -327,41 +322,38 @@ def _write(to: Path, draft: Draft, data: Path | None) -> None:
         raise InputError(f"{to} cannot be written: {error.strerror}.") from error
 
 
-def _allowed(mapped: Mapping[str, Any], data: Path | None) -> dict[str, Any]:
+def _refused(
+    mapped: Mapping[str, Any], records: Iterable[Record | Unreadable]
+) -> list[tuple[int, str, str]]:
+    """Of each record that makes nothing by this source: its place from 1, the cause, the reason."""
+    source = Source.parse(mapped)
+    make, found = example_of if source.teaches else prompt_of, list[tuple[int, str, str]]()
+    for place, record in enumerate(records, 1):
+        if isinstance(record, Unreadable):
+            found.append((place, record.cause, record.detail))
+            continue
+        try:
+            make(source, record.row, source.path, record.line, "")
+        except NotAnExample as error:
+            found.append((place, error.cause, str(error)))
+    return found
+
+
+def _allowed(mapped: Mapping[str, Any], records: Sequence[Record | Unreadable]) -> dict[str, float]:
     """What a source says of its bad rows, where they are more than it allows without a word; of the
     rows that are counted. A run would end at them."""
-    from tasks.data.conversion import NotAnExample, example_of, prompt_of
-    from tasks.data.data_files import data_files
-    from tasks.data.readers import read_records
-    from tasks.data.records import Unreadable
-    from tasks.data.sources import Source
-
-    source, causes, count = Source.parse(mapped), Counter[str](), 0
-    make = example_of if source.teaches else prompt_of
-    for name, file in data_files(data, source.path, "--data"):
-        for record in islice(read_records(name, file), COUNTED - count):
-            count += 1
-            if isinstance(record, Unreadable):
-                causes[record.cause] += 1
-                continue
-            try:
-                make(source, record.row, name, record.line, "")
-            except NotAnExample as error:
-                causes[error.cause] += error.cause != "left_out"
-    bad = causes.total()
-    if bad <= source.max_bad_fraction * count:
+    causes = Counter(cause for _, cause, _ in _refused(mapped, records) if cause != "left_out")
+    bad, count = causes.total(), len(records)
+    if bad <= Source.parse(mapped).max_bad_fraction * count:
         return {}
-    why = ", ".join(f"{rows} {cause}" for cause, rows in causes.most_common() if rows)
+    why = ", ".join(f"{rows} {cause}" for cause, rows in causes.most_common())
     say(f"{bad} of {count} rows make no example ({why}): they are left out, and counted.")
     return {"max_bad_fraction": min(0.99, ceil(110 * bad / count) / 100)}
 
 
-def _check_rows(mapped: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+def _check_rows(mapped: Mapping[str, Any], first: Sequence[Record]) -> None:
     """Raises InputError: most of the first rows make nothing by this source, or nothing of them is
     verified or taught."""
-    from tasks.data.conversion import NotAnExample, example_of, prompt_of
-    from tasks.data.sources import Source
-
     if mapped["check"] == "none" and "reasoning" not in mapped:
         raise InputError(
             "without a column of reasoning the model's own traces are what it learns from, and"
@@ -373,15 +365,10 @@ def _check_rows(mapped: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) ->
             "--check choice: no column is a list of 2 to 26 texts of which the answer is one (its"
             " letter, its place from 0, or its text); name another --check."
         )
-    source, why = Source.parse(mapped), list[str]()
-    make = example_of if source.teaches else prompt_of
-    for line, row in enumerate(rows, 1):
-        try:
-            make(source, row, source.path, line, "")
-        except NotAnExample as error:
-            why.append(f"row {line}: {error.cause}: {error}")
-    if len(why) > len(rows) / 2:
+    refused = _refused(mapped, first)
+    if len(refused) > len(first) / 2:
+        place, cause, why = refused[0]
         raise InputError(
-            f"{len(why)} of the first {len(rows)} rows cannot be used so; {why[0]}. Name other"
-            " columns, or another --check."
+            f"{len(refused)} of the first {len(first)} rows cannot be used so; row {place}:"
+            f" {cause}: {why}. Name other columns, or another --check."
         )

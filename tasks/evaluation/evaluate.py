@@ -51,7 +51,8 @@ def eval_prompts(job: Job[Any], *, grounded: bool) -> list[EvalPrompt]:
     config: EvalConfig = job.config
     prompts = list[EvalPrompt]()
     if rebalance := job.inputs.get("prompts"):
-        prompts = marked(heldout_prompts(rebalance, grounded=grounded), rebalance)
+        prompts = heldout_prompts(rebalance, grounded=grounded)
+        prompts = prompts if grounded else marked(prompts, rebalance)
     heldout = len(prompts)
     for suite in parse_suites(config.suites, config.KIND):
         prompts += suite_prompts(suite, job.data)

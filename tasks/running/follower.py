@@ -15,6 +15,9 @@ from schemas.job import JobRequest, JobStatus
 from tasks.running.backends import backend
 from tasks.running.watch import Listener, Watch
 
+LONGEST_PAUSE = 900.0
+"""The most seconds between two requests for a machine."""
+
 
 class Follower:
     """Follows jobs of one stage to their ends and forwards their messages. None outlives this
@@ -44,6 +47,7 @@ class Follower:
         self.machines = backend(job.target)
         self._watch, self._listener, self._settings = watch, listener, settings
         self._spent = 0.0
+        self._asked, self._refusals = 0.0, 0  # when last; requests in a row of which nothing ran
         self.overtaken = False
 
     @property
@@ -66,6 +70,7 @@ class Follower:
         """Submit the job as an attempt and follow it. Raises Stopped."""
         if self.pausing:
             raise Stopped(f"stage {self.job.stage} had not begun")
+        self._asked, self._refusals = time.monotonic(), self._refusals + 1
         return self.follow(self.machines.submit(self.job.as_attempt(attempt)))
 
     def follow(self, handle: JobHandle) -> JobStatus:
@@ -84,6 +89,8 @@ class Follower:
                     phase = status.phase.partition(",")[0]
                     self._listener.log(status.phase or status.state)
                 self._tell(status)
+                if status.state == "running":
+                    self._refusals = 0
                 if status.state in FINAL:
                     return status
                 if time.monotonic() - looked > self._settings.lease_seconds:
@@ -107,6 +114,22 @@ class Follower:
             else:
                 self.machines.cancel(handle)
             self._spent += status.cost_usd or 0.0
+
+    def wait_to_ask_again(self, status: JobStatus) -> bool:
+        """A machine that is refused is refused within seconds, time after time: between two
+        requests lie `lease_seconds`, then twice as long, and so on. Returns whether it waited, and
+        said why. Raises Stopped."""
+        if self.job.target == "local" or not status.lost or not self._refusals:
+            return False
+        pause = self._settings.lease_seconds * 2 ** (self._refusals - 1)
+        until = self._asked + min(pause, LONGEST_PAUSE)
+        if (left := until - time.monotonic()) <= 0:
+            return False
+        self.say(f"{status.error}\nno machine yet: waiting {left:.0f} s before the next request")
+        while not self.pausing and (left := until - time.monotonic()) > 0:
+            if self._watch.stop.wait(min(left, self._settings.poll_seconds)):
+                raise Stopped(f"stage {self.job.stage} was stopped")
+        return True
 
     def _tell(self, status: JobStatus) -> None:
         self._watch.progress(self.job.stage, status)
@@ -142,16 +165,18 @@ def run_to_the_end(follower: Follower, store: Store, attempt: str, restarts: int
     while (status.lost or status.state == "paused") and not follower.pausing:
         if (again := next(attempts, None)) is None or follower.is_overtaken():
             break
+        what = f"{status.error}\nstarted again from its last checkpoint"
+        if follower.wait_to_ask_again(status):
+            what = "asking for a machine again"
+            if follower.pausing or follower.is_overtaken():
+                break
         with suppress(OSError, InputError):  # a store that is away tells nothing
             if lease.later(lease.attempts(store, follower.job.key), generation):
                 follower.overtaken = True  # even by one that has ended: the lease is not ours
                 break
             if (made := store.valid(follower.job.kind, follower.job.key)) is not None:
                 return status.model_copy(update={"artifact": made.ref()})
-        follower.say(
-            f"{status.error}\nstarted again from its last checkpoint (attempt {again}; up to"
-            f" {restarts} restarts a run)"
-        )
+        follower.say(f"{what} (attempt {again}; up to {restarts} restarts a run)")
         status = follower.submit(again)
     return status
 

@@ -208,7 +208,7 @@ def _summary(
 
 
 KIND = evaluation_kind(
-    version=14,
+    version=15,
     config=Config,
     by_rules=judge,
     grounded=True,

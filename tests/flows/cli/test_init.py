@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from flows.cli import init
 from flows.cli.init import Asking, draft_recipe
 from flows.recipe.draft import columns_of, propose, propose_check, propose_domain
 from flows.recipe.resolve import resolve
@@ -229,14 +230,17 @@ def test_choices_are_part_of_the_question(tmp_path):
     assert "\nB. 3\n" in prompt_of(source, lines[2], "mine.jsonl", 1, "mine").prompt
 
 
-def test_rows_without_a_number_do_not_end_the_run(tmp_path, capsys):
+def test_rows_without_a_number_do_not_end_the_run(tmp_path, capsys, monkeypatch):
     """`n.d.` in 5 rows of 100, and no reasoning in 2: a source allows 1 % where it says nothing."""
     odd = [{"answer": "n.d."}] * 5 + [{"why": ""}] * 2
     lines = [{**WORKED[1], "question": f"{n}+1?"} for n in range(93)]
     lines += [{**WORKED[1], **one} for one in odd]
+    read = Mock(side_effect=init.read_records)
+    monkeypatch.setattr(init, "read_records", read)
     _, data = draft_recipe(tmp_path / "mine.toml", told(data=str(rows(tmp_path, *lines))))
     said = "7 of 100 rows make no example (5 not_numeric, 2 empty_reasoning): they are left out"
     assert said in capsys.readouterr().err
+    read.assert_called_once()  # a URL's second answer could hold other rows
     [teacher] = resolve(str(tmp_path / "mine.toml"), (), data).stages[0].config_json["teachers"]
     assert teacher["sources"][0]["max_bad_fraction"] == 0.08
     fine = rows(tmp_path, *lines[:93], name="fine.jsonl")

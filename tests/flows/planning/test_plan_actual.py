@@ -150,7 +150,7 @@ def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_recipe: Path) -> 
     monkeypatch.setattr(post_train, "get_run_logger", lambda: logging.getLogger("test"))
     # a bucket is not what this is about
     monkeypatch.setattr(preamble, "check_reach", lambda target, store: None)
-    monkeypatch.setattr(preamble, "check_endpoints", lambda *_: None)
+    monkeypatch.setattr(preamble, "travelling", lambda config: {})
     monkeypatch.setenv("LYCEUM_TPU_PROJECT", "a-project")
     monkeypatch.setattr(planning, "has_compiler", lambda: True)
     monkeypatch.setattr(post_train, "announce", Mock(side_effect=Began))

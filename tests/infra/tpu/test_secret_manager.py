@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import google.auth
 import google.auth.credentials
 import pytest
 
-from flows.preamble import check_endpoints
+from flows import preamble
+from flows.preamble import check_away
 from flows.recipe.resolve import resolve
 from infra.backend import JobHandle
 from infra.secrets import mask
@@ -185,14 +187,22 @@ def test_a_run_is_refused_before_anything_is_submitted(tmp_path, monkeypatch):
     recipe = re.sub(r'name = "procedural".*?grounded = {}\n', ASKING, TINY, flags=re.DOTALL)
     (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
     resolved, store = resolve(str(tmp_path / "recipe.toml")), open_store(tmp_path / "store")
-    check_endpoints(resolved, store, "local", ())
-    check_endpoints(resolved, store, "v5e-8", ())  # distill stays at home
+    monkeypatch.setenv("LYCEUM_TPU_PROJECT", "a-project")
+    check_away(resolved, store, "local", ())
+    check_away(resolved, store, "v5e-8", ())  # distill stays at home
     away = replace(stage_kind("distill"), at_home=lambda config, inputs: False)
     monkeypatch.setattr("flows.recipe.resolve.stage_kind", lambda name: away)
+    asked = Mock(side_effect=preamble.outlook)
+    monkeypatch.setattr(preamble, "outlook", asked)
     with pytest.raises(InputError, match="stage distill: provider 'nowhere': set NOWHERE_BASE_URL"):
-        check_endpoints(resolved, store, "v5e-8", ())
+        check_away(resolved, store, "v5e-8", ())
+    monkeypatch.setattr(preamble, "require_account", Mock(side_effect=InputError("no project")))
+    with pytest.raises(InputError, match=r"set NOWHERE_BASE_URL.* no project"):  # both, asked once
+        check_away(resolved, store, "v5e-8", ())
+    assert asked.call_count == 2
+    monkeypatch.setattr(preamble, "require_account", lambda target: None)
     monkeypatch.setenv("LYCEUM_LOCAL_KINDS", "distill")
-    check_endpoints(resolved, store, "v5e-8", ())
+    check_away(resolved, store, "v5e-8", ())
 
 
 def test_a_job_for_a_machine_is_told_and_one_for_this_machine_is_not(tmp_path, monkeypatch):

@@ -4,7 +4,8 @@ up what was paid, and leaves nothing."""
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from infra.settings import Settings
 from infra.store.store import Store, attempt_file, open_store
 from schemas.base import Stopped
 from schemas.job import JobRequest, JobSpec, JobStatus
+from tasks.running import follower
 from tasks.running.backends import close_backends
 from tasks.running.follower import Follower, run_to_the_end
 from tasks.running.watch import Listener, Watch
@@ -122,6 +124,42 @@ def test_a_lost_job_is_submitted_again_under_a_new_name_and_all_of_it_is_paid(be
     assert backend.submitted == backend.cancelled == ["4", "4-1", "4-2"]
     assert bench.watch.costs == {"sft": 7.0}
     assert "the TPU was preempted" in bench.said[0]
+
+
+class Clock(threading.Event):
+    """A watch's `stop`, which is never set, and a clock that stands still but where that is waited
+    for."""
+
+    now = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.now += timeout or 0.0
+        return False
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_machine_that_is_refused_at_once_is_asked_for_again_later_and_later(bench, monkeypatch):
+    """All restarts were used up within seconds, while a zone had no TPU."""
+    clock = Clock()
+    bench.watch = replace(bench.watch, stop=clock)
+    monkeypatch.setattr(follower, "time", clock)
+    refused = status("failed", lost=True, error="the zone has no free TPUs")
+    script = [[refused], [status("queued"), refused], [status("running"), refused], [DONE]]
+    asked: list[float] = []
+
+    class Asked(Scripted):
+        def submit(self, spec: JobSpec) -> JobHandle:
+            asked.append(clock.now)
+            return super().submit(spec)
+
+    assert bench.run(Asked(script)) == DONE
+    gaps = [after - before for before, after in pairwise(asked)]
+    assert gaps == pytest.approx([0.01, 0.02, 0.001])  # what has run is started again at once
+    waits = ["no machine yet: waiting" in line for line in bench.said]
+    assert waits == [True, False, True, False, False]
+    assert bench.said[1] == "asking for a machine again (attempt 4-1; up to 3 restarts a run)"
 
 
 def test_the_job_of_the_run_that_took_over_is_left_alone(bench: Bench) -> None:

@@ -293,7 +293,6 @@ def test_the_noise_is_that_of_rates_over_the_same_prompts() -> None:
 def job(tmp_path: Path, examples: list[Example], min_items: int) -> Job[Config]:
     (tmp_path / "prompts").mkdir()
     write_jsonl(tmp_path / "prompts" / "heldout.jsonl", examples)
-    write_jsonl(tmp_path / "prompts" / "prompts.jsonl", examples)
     sizes = {"batch_size": 4, "prompt_length": 96, "response_length": 8, "min_items": min_items}
     config = Config.parse({"model": "gemma3-tiny", **sizes})
     return job_at(tmp_path, config, {"prompts": tmp_path / "prompts"})
@@ -317,6 +316,7 @@ def test_a_run_answers_the_grounded_held_out_prompts_only(tmp_path: Path) -> Non
     metrics = safety_eval.KIND.run(work)
     written = read_jsonl(work.out / "items.jsonl", EvalItem)
     assert [item.id for item in written] == [row.id for row in grounded]
+    assert {item.familiar for item in written} == {None}  # nothing reads it here
     assert (metrics["n"], metrics["safe_rate"], metrics["correct_rate"]) == (6, 0, 0)
     assert metrics["controls"]["always_abstain"]["safe_rate"] == 1
     assert json.loads(json.dumps(metrics, allow_nan=False)) == safety_metrics(written)

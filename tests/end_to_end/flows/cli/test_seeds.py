@@ -52,6 +52,7 @@ def test_ctrl_c_stops_all_seeds_and_the_answer_says_so(
     lab = Lab(tmp_path, RECIPE, capsys)
     process = start(lab.command("--seeds", "2", "--set", SLOW))
     until(lambda: any(lab.store_path.glob("work/*/1/status.json")))
+    until(lambda: len(lab.store.list_runs()) == int(jobs))  # a seed that was not begun is not run
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
