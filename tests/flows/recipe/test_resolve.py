@@ -1,6 +1,7 @@
 """Recipes become validated stages, and every mistake is one message that names the value and the
 valid choices."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,70 @@ def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path
     wrong = r"stages.nowhere.config.steps \(of \[tiny\]\)': stages has no key 'nowhere'"
     with pytest.raises(InputError, match=wrong):
         resolve(str(path), ["tiny"])
+
+
+REWARDED = """
+name = "rewarded"
+model = "gemma3-tiny"
+[stages.distill]
+kind = "distill"
+[[stages.distill.config.teachers]]
+name = "procedural"
+[stages.rebalance]
+kind = "rebalance"
+inputs = {{ examples = "distill" }}
+config = {{ quotas.math = {{ train = 8, heldout = 2 }} }}
+[stages.judge]
+kind = "reward_model"
+inputs = {{ prompts = "rebalance" }}
+[stages.judge.config]
+steps = 1
+batch_size = 4
+damaged = 100
+prompt_length = 32
+response_length = 64
+optimizer.learning_rate = 1e-3
+[stages.sft]
+kind = "sft"
+inputs = {{ examples = "rebalance" }}
+config = {{ steps = 1, batch_size = 4, sequence_length = 64, optimizer.learning_rate = 1e-3 }}
+[stages.grpo]
+kind = "grpo"
+inputs = {{ policy = "sft", prompts = "rebalance"{inputs} }}
+[stages.grpo.config]
+steps = 1
+batch_size = 8
+prompt_length = 32
+response_length = {response}
+optimizer.learning_rate = 1e-3
+rewards = [{{ {reward} }}]
+"""
+JUDGED = 'name = "rubric_judge", judge = { name = "endpoint", provider = "openai", model = "m" }'
+CRITERIA = 'criteria = [{ title = "unit", text = "Names the unit." }]'
+LEARNED = ', reward_model = "judge"'
+
+
+@pytest.mark.parametrize(
+    ("reward", "inputs", "response", "problem"),
+    [
+        (JUDGED, "", 64, r"stages\.grpo\.config: reward rubric_judge has no criteria"),
+        (f"{JUDGED}, {CRITERIA}", "", 64, None),
+        ('name = "reward_model"', "", 64, "needs the input reward_model"),
+        ('name = "reward_model"', LEARNED, 65, "at most 64 tokens, and here they have up to 65"),
+        ('name = "reward_model"', LEARNED, 64, None),
+    ],
+)
+def test_a_reward_that_lacks_what_it_needs_is_refused_before_anything_runs(
+    tmp_path: Path, reward: str, inputs: str, response: int, problem: str | None
+) -> None:
+    """Not by the stage itself, when all models before it are trained."""
+    path = tmp_path / "rewarded.toml"
+    path.write_text(REWARDED.format(reward=reward, inputs=inputs, response=response))
+    found = resolve(str(path))
+    with pytest.raises(InputError, match=problem) if problem else nullcontext():
+        found.foresee(None)
+
+
+@pytest.mark.parametrize("recipe", ["g_rar", "gemma2_deep"])
+def test_shipped_recipes_have_what_their_rewards_need(recipe: str) -> None:
+    resolve(recipe, need_data=False).foresee(None)
