@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.recipe.overrides import TINY as TINY_SIZES
 from flows.recipe.resolve import resolve
+from flows.recipe.shipped import shipped_recipes
 from schemas.base import InputError
-from tests.fakes.recipe import EVALUATED, READS, TRAINED
+from tests.fakes.recipe import EVALUATED, READS, TINY, TRAINED
 from tests.tasks.models.small_model import write_small_model
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -137,6 +139,7 @@ LEARNED = ', reward_model = "judge"'
         ('name = "reward_model"', "", 64, "needs the input reward_model"),
         ('name = "reward_model"', LEARNED, 65, "at most 64 tokens, and here they have up to 65"),
         ('name = "reward_model"', LEARNED, 64, None),
+        ('name = "overlong", cache = 64', "", 64, "cache = 64 tokens must be below"),
     ],
 )
 def test_a_reward_that_lacks_what_it_needs_is_refused_before_anything_runs(
@@ -150,6 +153,40 @@ def test_a_reward_that_lacks_what_it_needs_is_refused_before_anything_runs(
         found.foresee(None)
 
 
-@pytest.mark.parametrize("recipe", ["g_rar", "gemma2_deep"])
-def test_shipped_recipes_have_what_their_rewards_need(recipe: str) -> None:
-    resolve(recipe, need_data=False).foresee(None)
+TAUGHT = """
+[stages.taught]
+kind = "on_policy_distill"
+inputs = { policy = "sft", prompts = "rebalance" }
+[stages.taught.config]
+steps = 1
+batch_size = 4
+prompt_length = 32
+response_length = 64
+optimizer.learning_rate = 1e-3
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "change", "problem"),
+    [
+        (EVALUATED, "", None),  # two rows are held out
+        (EVALUATED, "stages.sft_eval.config.min_items=3", r"sft_eval\.config: there are 2 prompts"),
+        (EVALUATED, "stages.sft_eval.inputs={ policy = 'sft' }", "there is nothing to ask"),
+        (EVALUATED, "stages.sft_eval.kind=safety_eval", r"0 prompts to ask \(0 grounded ones"),
+        (TAUGHT, "", "there is no teacher"),
+    ],
+)
+def test_a_stage_that_is_bound_to_fail_is_refused_before_anything_runs(
+    tiny_recipe: Path, more: str, change: str, problem: str | None
+) -> None:
+    """Not by the stage itself, when all models before it are trained."""
+    tiny_recipe.write_text(TINY + TRAINED + more, encoding="utf-8")
+    found = resolve(str(tiny_recipe), [change] if change else [])
+    with pytest.raises(InputError, match=problem) if problem else nullcontext():
+        found.foresee(None)
+
+
+@pytest.mark.parametrize("recipe", shipped_recipes())
+def test_no_shipped_recipe_is_bound_to_fail(recipe: str) -> None:
+    for overrides in ([], [TINY_SIZES]):
+        resolve(recipe, overrides, need_data=False).foresee(None)
