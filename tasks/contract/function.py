@@ -29,14 +29,15 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from types import ModuleType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from schemas.base import InputError, StageFailed, StrictModel
+from schemas.base import InputError, StageFailed, StrictModel, nearest
+from schemas.evaluation import EvalPrompt
 from schemas.examples import Prompt
 
 ResultT = TypeVar("ResultT")
@@ -45,13 +46,17 @@ ResultT = TypeVar("ResultT")
 class FunctionConfig(StrictModel):
     """`path`: FILE.py:FUNCTION. `source`: that file's text; recipes do not set it."""
 
+    ASKED: ClassVar[type[Prompt]] = EvalPrompt
+    """The function's columns are its fields."""
+
     name: Literal["function"]
     path: str = Field(pattern=r"^[^:]+\.py:[A-Za-z_][A-Za-z0-9_]*$")
     source: str = ""
 
     @model_validator(mode="after")
     def _has_the_function(self) -> Self:
-        """Check that the text is Python and defines the function, without running it."""
+        """Check that the text is Python and defines the function, with parameters that it can be
+        called with, without running it."""
         if not self.source:
             return self
         try:
@@ -59,13 +64,38 @@ class FunctionConfig(StrictModel):
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
             raise ValueError(f"{self.file}{where}: not valid Python: {error}") from error
-        defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if self.function not in defined:
             there = ", ".join(defined) or "none"
             raise ValueError(
                 f"{self.file} has no function {self.function!r} at its top level; it has: {there}"
             )
+        names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+        again = any(one.id == self.function and isinstance(one.ctx, ast.Store) for one in names)
+        found = defined[self.function]
+        if not (again or found.decorator_list):  # else nobody knows what is called
+            self._require_columns(found.args)
         return self
+
+    def _require_columns(self, wanted: ast.arguments) -> None:
+        """Check that all columns can be given by name, and that no other is asked for. Raises
+        ValueError."""
+        given = {"completions", *_named(self.ASKED.model_fields)}
+        listed = [*wanted.posonlyargs, *wanted.args]
+        needed = listed[: len(listed) - len(wanted.defaults)]
+        kept = zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True)
+        needed += [one for one, default in kept if default is None]
+        for name in (one.arg for one in needed):
+            if name not in given:
+                raise ValueError(
+                    f"{self.file}: {self.function} asks for {name!r}, and prompts have no such"
+                    f" column.{nearest(name, given)}"
+                )
+        if wanted.kwarg is None and given - {one.arg for one in (*listed, *wanted.kwonlyargs)}:
+            raise ValueError(
+                f"{self.file}: {self.function} gets every column by name; add **columns to its"
+                " parameters for those that it does not use"
+            )
 
     @property
     def file(self) -> str:
@@ -141,7 +171,7 @@ class Function:
         return StageFailed(f"{self._what} {self._config.path}: {what}")
 
 
-def _named(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _named(columns: Mapping[str, ResultT]) -> dict[str, ResultT]:
     """The columns, with `prompt` renamed to `prompts`, as in TRL."""
     return {"prompts" if name == "prompt" else name: values for name, values in columns.items()}
 

@@ -7,7 +7,8 @@ slow at its top level.
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -101,6 +102,17 @@ class Family(Generic[PluginT_co]):
         """`{"rewards.format": 1}` for each named plugin: part of the stage key."""
         room = self.package.rpartition(".")[2]
         return {f"{room}.{name}": self[name].version for name in names}
+
+
+@contextmanager
+def naming(plugin: str) -> Iterator[None]:
+    """Note on an error that leaves the block in which plugin it is, so that the stage's message
+    says so."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in {plugin}")
+        raise
 
 
 @cache

@@ -185,6 +185,8 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
         close: closes the prepared object.
         dependencies: what else decides its values, given the config and `--data`: versions of
             packages, of checks, of models.
+        foresee: raises InputError if a stage with this reward is bound to fail, given the configs
+            (as JSON) of the stages that feed its inputs, and the length of its responses in tokens.
         models: base models that it loads (`tasks.models.model_source`): they are sent to a TPU.
         computes: whether it computes on devices: then it has one half of them, and the policy the
             other.
@@ -205,6 +207,9 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
     close: Callable[[PreparedT], None] = field(default=lambda prepared: None)
     dependencies: Callable[[RewardConfigT, Path | None], dict[str, str | int]] = field(
         default=lambda config, data: {}
+    )
+    foresee: Callable[[RewardConfigT, Mapping[str, Mapping[str, Any]], int], None] = field(
+        default=lambda config, inputs, response_length: None
     )
     models: Callable[[RewardConfigT], tuple[str, ...]] = field(default=lambda config: ())
     computes: Callable[[RewardConfigT], bool] = _never

@@ -15,12 +15,14 @@ import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 
 from schemas.base import InputError
 from schemas.examples import Prompt
+from tasks.contract.plugins import naming
 from tasks.contract.reward import REWARDS, Judged, Resources, Response, RewardConfig
 from tasks.devices.hosts import agree
 
@@ -60,9 +62,11 @@ def parse_rewards(tables: Sequence[dict[str, Any]], where: str) -> list[RewardCo
     configs = [REWARDS.parse(table, f"{where}.{index}") for index, table in enumerate(tables)]
     names = [config.name for config in configs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
+        fix = "list it once and set its weight"
+        if twice[0] == "function":
+            fix = "write one function that calls the others"
         raise InputError(
-            f"{where}: reward {twice[0]!r} is listed {names.count(twice[0])} times; list it once"
-            " and set its weight."
+            f"{where}: reward {twice[0]!r} is listed {names.count(twice[0])} times; {fix}."
         )
     return configs
 
@@ -80,7 +84,8 @@ class Scorer:
         self._waiting = ThreadPoolExecutor(thread_name_prefix="rewards")
         try:
             for config in configs:
-                self._prepared[config.name] = REWARDS[config.name].prepare(config, resources)
+                with naming(f"reward {config.name!r}"):
+                    self._prepared[config.name] = REWARDS[config.name].prepare(config, resources)
         except BaseException:
             self.close()
             raise
@@ -166,11 +171,12 @@ class Scorer:
         values, details = np.full(len(prompts), np.nan), [dict[str, Any]() for _ in prompts]
         if asked:
             reward = REWARDS[config.name]
-            given = reward.score(
-                reward.at(self._prepared[config.name], update),
-                [prompts[place] for place in asked],
-                [responses[place] for place in asked],
-            )
+            with naming(f"reward {config.name!r}"):
+                given = reward.score(
+                    reward.at(self._prepared[config.name], update),
+                    [prompts[place] for place in asked],
+                    [responses[place] for place in asked],
+                )
             values[asked] = _checked(config.name, given, len(asked))
             for place, value in zip(asked, given, strict=True):
                 details[place] = value.detail if isinstance(value, Judged) else {}
@@ -219,7 +225,7 @@ def _checked(name: str, values: Any, count: int) -> np.ndarray:
         )
     numbers = [value.value if isinstance(value, Judged) else value for value in values]
     for index, value in enumerate(numbers):
-        if value is not None and (not isinstance(value, int | float) or not math.isfinite(value)):
+        if value is not None and (not isinstance(value, Real) or not math.isfinite(value)):
             raise ValueError(
                 f"reward {name!r} returned {value!r} for response {index}; a reward is a finite"
                 " number, or None to abstain"

@@ -1,7 +1,7 @@
 """A reward function of your own, in the signature of TRL and Tunix (`tasks.contract.function`)."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from schemas.examples import Prompt
 from tasks.contract.function import Function, FunctionConfig
@@ -9,6 +9,8 @@ from tasks.contract.reward import Resources, Response, Reward, RewardConfig
 
 
 class Config(RewardConfig, FunctionConfig):
+    ASKED: ClassVar[type[Prompt]] = Prompt
+
     name: Literal["function"] = "function"
 
 

@@ -13,7 +13,8 @@ Only the length counts, well-formed or not. The best value is 0, so a short resp
 """
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -37,9 +38,8 @@ class Limits(NamedTuple):
     cache: int
 
 
-def prepare(config: Config, resources: Resources) -> Limits:
+def limits_of(config: Config, length: int) -> Limits:
     """Raises InputError: the cache is not shorter than the response length."""
-    length = resources.response_length
     limits = Limits(length, max(1, length // 5) if config.cache is None else config.cache)
     if limits.cache >= length:
         raise InputError(
@@ -49,6 +49,16 @@ def prepare(config: Config, resources: Resources) -> Limits:
     return limits
 
 
+def foresee(config: Config, inputs: Mapping[str, Any], response_length: int) -> None:
+    """Raises InputError as `limits_of`."""
+    limits_of(config, response_length)
+
+
+def prepare(config: Config, resources: Resources) -> Limits:
+    """Raises InputError as `limits_of`."""
+    return limits_of(config, resources.response_length)
+
+
 @each
 def score(limits: Limits, prompt: Prompt, response: Response) -> float:
     """The formula above. Never abstains."""
@@ -56,4 +66,4 @@ def score(limits: Limits, prompt: Prompt, response: Response) -> float:
     return max(-1.0, min(0.0, (limits.length - limits.cache - length) / limits.cache))
 
 
-REWARD = Reward(version=1, config=Config, score=score, prepare=prepare)
+REWARD = Reward(version=1, config=Config, score=score, prepare=prepare, foresee=foresee)

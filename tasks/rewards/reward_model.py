@@ -12,7 +12,7 @@ that is longer than those of its training abstains.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tasks.models.loading import LoadedModel
     from tasks.planning.programs import Program
     from tasks.reward_models.scoring import Scores, TraceScorer
+
+
+InputT = TypeVar("InputT")
 
 
 class Config(RewardConfig):
@@ -68,22 +71,35 @@ def prepare(config: Config, resources: Resources) -> Prepared:
     from tasks.models.scalar_head import load_scoring_model
     from tasks.reward_models.scoring import TraceScorer
 
-    if "reward_model" not in resources.inputs:
+    directory = _connected(resources.inputs)
+    calibration = read_calibration(directory)
+    _require_length(resources.response_length, calibration.response_length)
+    mesh = make_mesh({"rewards.reward_model.batch_size": config.batch_size}, resources.devices)
+    loaded = load_scoring_model(directory, mesh)
+    return Prepared(TraceScorer(loaded, config.batch_size, calibration), calibration)
+
+
+def foresee(config: Config, inputs: Mapping[str, Mapping[str, Any]], response_length: int) -> None:
+    """Raises InputError: no reward model is connected, or one for shorter responses."""
+    _require_length(response_length, _connected(inputs)["response_length"])
+
+
+def _connected(inputs: Mapping[str, InputT]) -> InputT:
+    if "reward_model" not in inputs:
         raise InputError(
             'reward reward_model needs the input reward_model: add `reward_model = "STAGE"` to the'
             " inputs of this stage."
         )
-    directory = resources.inputs["reward_model"]
-    calibration = read_calibration(directory)
-    if resources.response_length > calibration.response_length:
+    return inputs["reward_model"]
+
+
+def _require_length(responses: int, trained_on: int) -> None:
+    if responses > trained_on:
         raise InputError(
-            f"the reward model was trained on responses of at most {calibration.response_length}"
-            f" tokens, and here they have up to {resources.response_length}: of longer ones it"
-            " knows nothing. Raise response_length of that stage, or lower it here."
+            f"the reward model was trained on responses of at most {trained_on} tokens, and here"
+            f" they have up to {responses}: of longer ones it knows nothing. Raise response_length"
+            " of that stage, or lower it here."
         )
-    mesh = make_mesh({"rewards.reward_model.batch_size": config.batch_size}, resources.devices)
-    loaded = load_scoring_model(directory, mesh)
-    return Prepared(TraceScorer(loaded, config.batch_size, calibration), calibration)
 
 
 def programs(
@@ -136,6 +152,7 @@ REWARD = Reward(
     score=score,
     prepare=prepare,
     dependencies=dependencies,
+    foresee=foresee,
     computes=lambda config: True,
     programs=programs,
 )

@@ -18,7 +18,7 @@ or only repeats question or criteria earns 0 without being judged (`tasks.judgin
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from schemas.base import InputError
 from schemas.examples import Prompt
@@ -47,12 +47,21 @@ def prepare(config: Config, resources: Resources) -> Judging[Config]:
     directory = resources.inputs.get("rubrics")
     written = read_jsonl(directory / "rubrics.jsonl", Rubric) if directory else []
     rubrics = {one.id: one.criteria for one in written}
+    _require_criteria(config, rubrics)
+    return Judging.begin(config, resources, partial(_anchored, config), rubrics)
+
+
+def foresee(config: Config, inputs: Mapping[str, Any], response_length: int) -> None:
+    """Raises InputError: there are no criteria, nor a stage that writes some."""
+    _require_criteria(config, inputs.get("rubrics"))
+
+
+def _require_criteria(config: Config, rubrics: object) -> None:
     if not (rubrics or config.criteria or config.domain_criteria):
         raise InputError(
             "reward rubric_judge has no criteria: connect a stage of kind rubrics to its input"
             " `rubrics`, or set criteria."
         )
-    return Judging.begin(config, resources, partial(_anchored, config), rubrics)
 
 
 def score(
@@ -103,4 +112,4 @@ def _questions(config: Config) -> int:
     return max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL
 
 
-REWARD = judging_reward(Config, prepare, score, _questions)
+REWARD = judging_reward(Config, prepare, score, _questions, foresee)

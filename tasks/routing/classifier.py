@@ -23,6 +23,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from schemas.examples import Domain
 
 _HEAD, _TAIL = 600, 200
@@ -39,12 +41,14 @@ _WORDS = r"(?u)\\?\b\w+\b|[^\w\s]"
 
 
 def probabilities(prompts: Sequence[str]) -> Iterator[list[float]]:
-    """The probability of each of `schemas.examples.Domain`, in its order, for each prompt."""
+    """The probability of each of `schemas.examples.Domain`, in its order, for each prompt; 0 of one
+    without templates."""
     for start in range(0, len(prompts), _AT_A_TIME):
         features, model = _trained()
         found = model.predict_proba(features.transform(prompts[start : start + _AT_A_TIME]))
-        order = [list(model.classes_).index(domain.value) for domain in Domain]
-        yield from found[:, order].tolist()
+        place = {name: column for column, name in enumerate(model.classes_)}
+        order = [place.get(domain.value, len(place)) for domain in Domain]
+        yield from np.pad(found, ((0, 0), (0, 1)))[:, order].tolist()
 
 
 @cache
@@ -99,7 +103,8 @@ def training_prompts() -> list[tuple[str, Domain]]:
     texts = dict(line.split(": ", 1) for line in _lines(HERE / "texts.templates"))
     found: dict[str, Domain] = {}
     for domain in Domain:
-        for line in _lines(HERE / f"{domain.value}.templates"):
+        file = HERE / f"{domain.value}.templates"
+        for line in _lines(file) if file.exists() else ():
             for prompt in _prompts(line, texts):
                 found.setdefault(prompt, domain)
     return list(found.items())

@@ -63,6 +63,12 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     return found
 
 
+def foresee(config: Config, inputs: Mapping[str, Mapping[str, Any]], data: Any) -> None:
+    """Raises InputError when a reward is bound to fail."""
+    for reward in parse_rewards(config.rewards, "rewards"):
+        REWARDS[reward.name].foresee(reward, inputs, config.response_length)
+
+
 def extra_models(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The base models that rewards load, without repetition; `config` is the stage's, as JSON."""
     rewards = parse_rewards(config["rewards"], "rewards")
@@ -300,4 +306,5 @@ KIND = Kind(
     devices=lambda config: True,
     dependencies=dependencies,
     extra_models=extra_models,
+    foresee=foresee,
 )

@@ -271,4 +271,5 @@ KIND = Kind(
     devices=lambda config: True,
     dependencies=lambda config, data: model_dependencies(config.model),
     extra_models=extra_models,
+    foresee=lambda config, inputs, data: require_one_teacher(config, inputs),
 )

@@ -11,11 +11,11 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.evaluation import EvalPrompt
-from schemas.examples import Domain
 from tasks.contract.suite import Suite, SuiteConfig
 from tasks.contract.teacher import TEACHERS
 from tasks.evaluation.suite_prompts import prompt_in
 from tasks.teaching import drawing
+from tasks.teaching.families import drawn_domains
 
 _SEED = 26_030_519
 
@@ -29,7 +29,7 @@ class Config(SuiteConfig):
 
 def prompts(config: Config, data: Path | None) -> list[EvalPrompt]:
     """The problems, domain by domain. Raises InputError: a family has fewer."""
-    rows = drawing.Drawing(dict.fromkeys(Domain, config.per_domain), _SEED).rows()
+    rows = drawing.Drawing(dict.fromkeys(drawn_domains(), config.per_domain), _SEED).rows()
     return [prompt_in(config, number, row) for number, row in enumerate(rows)]
 
 
@@ -43,5 +43,5 @@ SUITE = Suite(
     config=Config,
     prompts=prompts,
     dependencies=dependencies,
-    expected=lambda config: config.per_domain * len(Domain),
+    expected=lambda config: config.per_domain * len(drawn_domains()),
 )

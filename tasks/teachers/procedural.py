@@ -12,7 +12,7 @@ from schemas.examples import AskedFormat, Domain, Example, Grounding, Prompt
 from tasks.contract.small import Sizes, at_most
 from tasks.contract.teacher import Teacher
 from tasks.teaching import drawing
-from tasks.teaching.families import domain_of, families
+from tasks.teaching.families import domain_of, drawn_domains, families
 from tasks.teaching.lesson import Lesson
 
 Rows = Annotated[int, Field(ge=0)]
@@ -33,7 +33,7 @@ class Config(StrictModel):
     """
 
     name: Literal["procedural"]
-    rows: dict[Domain, Rows] = Field(default_factory=lambda: dict.fromkeys(Domain, 1200))
+    rows: dict[Domain, Rows] = Field(default_factory=lambda: dict.fromkeys(drawn_domains(), 1200))
     families: tuple[str, ...] = ()
     grounded: dict[Grounding, Rows] = Field(default_factory=lambda: dict.fromkeys(GROUNDINGS, 300))
     channels: AskedFormat = "trace"

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from schemas.base import StageFailed
 from tasks.data.packing import (
     Group,
     Lengths,
@@ -199,10 +200,32 @@ def mean_over_pairs(loss: PairLoss) -> Callable[..., tuple[jax.Array, dict[str, 
     means."""
 
     def loss_fn(model: Any, train_example: PairBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        losses, metrics = loss(model, train_example)
-        return jax.tree.map(lambda each: (train_example.weights * each).sum(), (losses, metrics))
+        found = loss(model, train_example)
+        _require_a_number_each(train_example.weights.shape, found)
+        return jax.tree.map(lambda each: (train_example.weights * each).sum(), found)
 
     return loss_fn
+
+
+def _require_a_number_each(wanted: tuple[int, ...], found: Any) -> None:
+    """Check what a loss returned, while the step is traced: nothing is broadcast. Raises
+    StageFailed."""
+    match found:
+        case (losses, dict(metrics)):
+            shapes = {"loss": jnp.shape(losses)} | {
+                name: jnp.shape(metrics[name]) for name in metrics
+            }
+        case _:
+            raise StageFailed(
+                f"the preference loss returned a {type(found).__name__}; return a pair: the losses,"
+                " a number for each pair, and a dict of metrics, which may be empty"
+            )
+    for name, shape in shapes.items():
+        if shape != wanted:
+            raise StageFailed(
+                f"the preference loss returned {name!r} of shape {shape} for {wanted[0]} pairs;"
+                f" return an array of shape {wanted}, a number for each pair"
+            )
 
 
 def response_logps(model: Any, pairs: PairBatch) -> tuple[jax.Array, jax.Array]:

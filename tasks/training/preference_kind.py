@@ -241,10 +241,12 @@ def run(job: Job[Any], loss: "PairLoss", *, reference: bool = False) -> dict[str
         "micro_batch_rows": batches.shape.rows,
         "row_length": batches.shape.length,
         "padding": batches.padding,
-        "margin_first": curve[0]["rewards/margin"],
-        "margin_last": curve[-1]["rewards/margin"],
-        "accuracy_first": curve[0]["rewards/accuracy"],
-        "accuracy_last": curve[-1]["rewards/accuracy"],
+        **{
+            f"{name}_{when}": row[f"rewards/{name}"]
+            for name in ("margin", "accuracy")
+            for when, row in (("first", curve[0]), ("last", curve[-1]))
+            if f"rewards/{name}" in row  # a loss of your own may have no implicit rewards
+        },
     }
 
 

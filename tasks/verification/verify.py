@@ -16,6 +16,7 @@ from typing import TypeVar
 from infra.cores import usable_cores
 from schemas.examples import Prompt, parse_trace
 from tasks.contract.check import CHECKS, Outcome, check_of
+from tasks.contract.plugins import naming
 
 T = TypeVar("T")
 
@@ -56,8 +57,13 @@ def verify(prompt: Prompt, completion: str) -> Verdict:
 
 def agrees(prompt: Prompt, answer: str) -> Outcome:
     """Whether an answer, not empty and without tags, agrees with a prompt whose check is not
-    `none`. Raises InputError as `verify`."""
-    return CHECKS[prompt.check].agrees(prompt, answer)
+    `none`. Raises InputError as `verify`, and what a check with a fault in it raises."""
+    where = f"check {prompt.check!r}, answer {answer[:80]!r} to prompt {prompt.id}"
+    with naming(where):
+        outcome = CHECKS[prompt.check].agrees(prompt, answer)
+        if not isinstance(outcome, Outcome):
+            raise TypeError(f"returned {outcome!r} instead of an Outcome")
+        return outcome
 
 
 def verify_many(prompts: Sequence[Prompt], completions: Sequence[str]) -> list[Verdict]:

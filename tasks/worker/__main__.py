@@ -147,7 +147,9 @@ def _outcome(spec: JobSpec, store: Store, supervisor: Supervisor, meter: Meter) 
         if "RESOURCE_EXHAUSTED" in str(error):  # XLA's, which is a RuntimeError
             return _failed(_no_memory(str(error).splitlines()[0]))
         log.exception("stage %s failed", spec.stage)
-        return _failed(f"{type(error).__name__}: {error}", sure=False)
+        # JAX adds notes of its own
+        notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("in ")]
+        return _failed(", ".join([f"{type(error).__name__}: {error}", *notes]), sure=False)
     finally:
         shutil.rmtree(_workspace(spec, store).local("out"), ignore_errors=True)
 

@@ -17,7 +17,7 @@ FAILING = """
 [stages.too_much]
 kind = "rebalance"
 inputs = { examples = "distill" }
-config = { quotas = { science = { train = 5 } } }
+config = { quotas = { science = { train = 5, heldout = 1 } } }
 
 [stages.evaluate]
 kind = "reasoning_eval"

@@ -46,18 +46,29 @@ def domain_of(module: str) -> Domain:
     Raises ValueError for any other module."""
     if module in set(Domain):
         return Domain(module)
-    is_file = module.isidentifier() and Path(__file__).with_name(f"{module}.py").exists()
-    subject = importlib.import_module(f"{__name__}.{module}") if is_file else None
+    subject = importlib.import_module(f"{__name__}.{module}") if _is_file(module) else None
     if (domain := getattr(subject, "DOMAIN", None)) is None:
         raise ValueError(f"no families are called {module!r}")
     return Domain(domain)
 
 
+def drawn_domains() -> tuple[Domain, ...]:
+    """The domains that have families."""
+    return tuple(domain for domain in Domain if _is_file(domain.value))
+
+
+def _is_file(module: str) -> bool:
+    return module.isidentifier() and Path(__file__).with_name(f"{module}.py").exists()
+
+
 def families(module: str) -> dict[str, Family]:
-    """The families of `tasks/teaching/families/<module>.py`, by name, in file order.
+    """The families of `tasks/teaching/families/<module>.py`, by name, in file order; none where
+    there is no such file.
 
     A module is a domain's name, a subject's, or `grounded`.
     """
+    if not _is_file(module):
+        return {}
     source = importlib.import_module(f"{__name__}.{module}")
     return {
         name: function

@@ -32,6 +32,7 @@ inputs = { policy = "grpo", prompts = "rebalance" }
 [stages.grpo_eval.config]
 prompt_length = 64
 response_length = 64
+min_items = 2
 metrics = [{ name = "function", path = "metrics.py:brevity" }]
 [[gate.must_win]]
 metric = "%s"

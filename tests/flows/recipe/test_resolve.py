@@ -1,13 +1,16 @@
 """Recipes become validated stages, and every mistake is one message that names the value and the
 valid choices."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from flows.recipe.overrides import TINY as TINY_SIZES
 from flows.recipe.resolve import resolve
+from flows.recipe.shipped import shipped_recipes
 from schemas.base import InputError
-from tests.fakes.recipe import EVALUATED, READS, TRAINED
+from tests.fakes.recipe import EVALUATED, READS, TINY, TRAINED
 from tests.tasks.models.small_model import write_small_model
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -85,3 +88,105 @@ def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path
     wrong = r"stages.nowhere.config.steps \(of \[tiny\]\)': stages has no key 'nowhere'"
     with pytest.raises(InputError, match=wrong):
         resolve(str(path), ["tiny"])
+
+
+REWARDED = """
+name = "rewarded"
+model = "gemma3-tiny"
+[stages.distill]
+kind = "distill"
+[[stages.distill.config.teachers]]
+name = "procedural"
+[stages.rebalance]
+kind = "rebalance"
+inputs = {{ examples = "distill" }}
+config = {{ quotas.math = {{ train = 8, heldout = 2 }} }}
+[stages.judge]
+kind = "reward_model"
+inputs = {{ prompts = "rebalance" }}
+[stages.judge.config]
+steps = 1
+batch_size = 4
+damaged = 100
+prompt_length = 32
+response_length = 64
+optimizer.learning_rate = 1e-3
+[stages.sft]
+kind = "sft"
+inputs = {{ examples = "rebalance" }}
+config = {{ steps = 1, batch_size = 4, sequence_length = 64, optimizer.learning_rate = 1e-3 }}
+[stages.grpo]
+kind = "grpo"
+inputs = {{ policy = "sft", prompts = "rebalance"{inputs} }}
+[stages.grpo.config]
+steps = 1
+batch_size = 8
+prompt_length = 32
+response_length = {response}
+optimizer.learning_rate = 1e-3
+rewards = [{{ {reward} }}]
+"""
+JUDGED = 'name = "rubric_judge", judge = { name = "endpoint", provider = "openai", model = "m" }'
+CRITERIA = 'criteria = [{ title = "unit", text = "Names the unit." }]'
+LEARNED = ', reward_model = "judge"'
+
+
+@pytest.mark.parametrize(
+    ("reward", "inputs", "response", "problem"),
+    [
+        (JUDGED, "", 64, r"stages\.grpo\.config: reward rubric_judge has no criteria"),
+        (f"{JUDGED}, {CRITERIA}", "", 64, None),
+        ('name = "reward_model"', "", 64, "needs the input reward_model"),
+        ('name = "reward_model"', LEARNED, 65, "at most 64 tokens, and here they have up to 65"),
+        ('name = "reward_model"', LEARNED, 64, None),
+        ('name = "overlong", cache = 64', "", 64, "cache = 64 tokens must be below"),
+    ],
+)
+def test_a_reward_that_lacks_what_it_needs_is_refused_before_anything_runs(
+    tmp_path: Path, reward: str, inputs: str, response: int, problem: str | None
+) -> None:
+    """Not by the stage itself, when all models before it are trained."""
+    path = tmp_path / "rewarded.toml"
+    path.write_text(REWARDED.format(reward=reward, inputs=inputs, response=response))
+    found = resolve(str(path))
+    with pytest.raises(InputError, match=problem) if problem else nullcontext():
+        found.foresee(None)
+
+
+TAUGHT = """
+[stages.taught]
+kind = "on_policy_distill"
+inputs = { policy = "sft", prompts = "rebalance" }
+[stages.taught.config]
+steps = 1
+batch_size = 4
+prompt_length = 32
+response_length = 64
+optimizer.learning_rate = 1e-3
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "change", "problem"),
+    [
+        (EVALUATED, "", None),  # two rows are held out
+        (EVALUATED, "stages.sft_eval.config.min_items=3", r"sft_eval\.config: there are 2 prompts"),
+        (EVALUATED, "stages.sft_eval.inputs={ policy = 'sft' }", "there is nothing to ask"),
+        (EVALUATED, "stages.sft_eval.kind=safety_eval", r"0 prompts to ask \(0 grounded ones"),
+        (TAUGHT, "", "there is no teacher"),
+    ],
+)
+def test_a_stage_that_is_bound_to_fail_is_refused_before_anything_runs(
+    tiny_recipe: Path, more: str, change: str, problem: str | None
+) -> None:
+    """Not by the stage itself, when all models before it are trained."""
+    tiny_recipe.write_text(TINY + TRAINED + more, encoding="utf-8")
+    found = resolve(str(tiny_recipe), [change] if change else [])
+    with pytest.raises(InputError, match=problem) if problem else nullcontext():
+        found.foresee(None)
+
+
+@pytest.mark.parametrize("recipe", shipped_recipes())
+def test_no_shipped_recipe_is_bound_to_fail(recipe: str) -> None:
+    for overrides in ([], [TINY_SIZES]):
+        resolve(recipe, overrides, need_data=False).foresee(None)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from schemas.base import StageFailed
 from tasks.data.packing import Shape
 from tasks.losses.dpo import dpo_loss, dpo_loss_fn
 from tasks.losses.orpo import log_odds, orpo_loss_fn
@@ -98,3 +99,18 @@ def test_log_odds_are_exact_for_rare_and_for_near_certain_responses_and_finite_f
     )
     value, slope = jax.value_and_grad(log_odds)(0.0)
     assert np.isfinite([value, slope]).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda model, pairs: (pairs.weights.mean(), {}), r"'loss' of shape \(\) for 2 pairs"),
+        (lambda model, pairs: (pairs.weights[:, None], {}), r"'loss' of shape \(2, 1\) for 2"),
+        (lambda model, pairs: (pairs.weights, {"kl": 0.5}), r"'kl' of shape \(\) for 2 pairs"),
+        (lambda model, pairs: pairs.weights, "return a pair: the losses"),
+    ],
+)
+def test_a_loss_of_another_shape_is_refused_and_never_broadcast(loss, said):
+    """Of (2, 1) the sum would be twice the loss, and its gradient another."""
+    with pytest.raises(StageFailed, match=said):
+        mean_over_pairs(loss)(Bigram(), pairs(CHOSEN, REJECTED))

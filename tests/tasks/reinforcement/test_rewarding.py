@@ -201,3 +201,17 @@ def test_details_are_kept_where_a_reward_gave_any(monkeypatch: pytest.MonkeyPatc
     assert scores.details == {"judge": [{}, {"said": "y"}, {}, {"said": "?"}]}
     np.testing.assert_array_equal(scores.components["judge"], [np.nan, 1.0, 0.0, np.nan])
     assert scores.total.tolist() == [0.0, 0.5, 0.0, 0.25]
+
+
+def test_a_reward_that_raises_is_named(monkeypatch):
+    def raising(config, prompts, responses):
+        return [one.solution for one in prompts]
+
+    faulty = Reward(version=1, config=RewardConfig, score=raising)
+    monkeypatch.setattr(rewarding, "REWARDS", {"mine": faulty})
+    with (
+        closing(Scorer([RewardConfig(name="mine")], Resources({}, answers=None))) as scorer,
+        pytest.raises(AttributeError, match="no attribute 'solution'") as caught,
+    ):
+        scorer.score([prompt()], [Response("x")])
+    assert caught.value.__notes__ == ["in reward 'mine'"]

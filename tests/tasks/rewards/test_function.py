@@ -73,7 +73,6 @@ def test_arrays_and_truth_values_are_numbers() -> None:
         ),
         ("import sys\ndef reward_fn(**_):\n    sys.exit(3)", "raised SystemExit, line 3: 3"),
         ("def reward_fn(**_): raise ValueError('a\\nb')", "raised ValueError, line 1: a b"),
-        ("def reward_fn(texts): return texts", r"raised TypeError: .*unexpected keyword argument"),
         (
             "import nowhere\ndef reward_fn(**_): ...",
             "loading it raised ModuleNotFoundError, line 1",
@@ -95,11 +94,23 @@ def test_what_is_wrong_fails_the_stage_in_one_line(source, message):
         ("def reward_fn(:", "mine.py, line 1: not valid Python"),
         ("x = " + "(" * 9_999, "mine.py.*: not valid Python"),
         ("", "is run by `lyceum run` alone"),
+        ("def reward_fn(texts): return texts", "asks for 'texts', and prompts have no such column"),
+        ("def reward_fn(answers, **_): ...", "asks for 'answers', .* Did you mean 'answer'"),
+        ("def reward_fn(*, suite, **_): ...", "asks for 'suite'"),  # of evaluations
+        ("def reward_fn(prompts, completions, x=1): ...", r"add \*\*columns to its parameters"),
     ],
 )
 def test_what_nobody_can_run_is_bad_input(source: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         scored(source)
+
+
+def test_a_function_that_is_wrapped_is_called_as_it_is() -> None:
+    wrapped = "def reward_fn(texts): return [len(one) for one in texts]\n"
+    later = "inner = reward_fn\nreward_fn = lambda completions, **_: inner(completions)"
+    assert scored(wrapped + later) == [8.0, 0.0]
+    adapt = "def adapt(f): return lambda completions, **_: f(completions)\n@adapt\n"
+    assert scored(adapt + wrapped) == [8.0, 0.0]
 
 
 def test_nothing_of_it_runs_before_it_is_prepared(tmp_path: Path) -> None:

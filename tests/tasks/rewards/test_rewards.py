@@ -132,6 +132,14 @@ def test_a_reward_that_breaks_its_contract_is_named(monkeypatch, values, message
         score([RewardConfig(name="broken")], [prompt()] * 2, ["", ""])
 
 
+def test_numpys_numbers_are_numbers(monkeypatch):
+    values = [np.float32(0.5), np.int64(1)]
+    mine = Reward(version=1, config=RewardConfig, score=lambda *_: values)
+    monkeypatch.setattr(rewarding, "REWARDS", {"mine": mine})
+    found = score([RewardConfig(name="mine")], [prompt()] * 2, ["", ""])
+    assert found.total.tolist() == [0.5, 1.0]
+
+
 def test_every_completion_needs_its_own_prompt():
     with pytest.raises(ValueError, match="1 prompts and 2 responses"):
         score(BOTH, [prompt()], ["", ""])

@@ -12,7 +12,7 @@ from infra.store.answers import Answers
 from infra.store.store import open_store
 from schemas.examples import Domain
 from tasks.contract.teacher import TEACHERS
-from tasks.routing import router
+from tasks.routing import classifier, router
 from tasks.routing.asking import RoutingTeacher, asking
 from tasks.routing.classifier import training_prompts
 from tasks.routing.router import confusion, difficulty, route, rule
@@ -33,6 +33,19 @@ def test_training_prompts_are_many_of_every_domain_and_the_same_in_another_proce
     )
     first, second = (printed(code, PYTHONHASHSEED=seed) for seed in ("1", "2"))
     assert first == second != ""
+
+
+def test_a_domain_without_templates_is_never_routed_to(monkeypatch, tmp_path: Path) -> None:
+    """As one that somebody has just added to `Domain`."""
+    for file in classifier.HERE.glob("*.templates"):
+        if file.stem != "creative":
+            (tmp_path / file.name).symlink_to(file)
+    monkeypatch.setattr(classifier, "HERE", tmp_path)
+    monkeypatch.setattr(classifier, "_trained", classifier._trained.__wrapped__)
+    (found,) = classifier.probabilities(["Write a poem about the sea."])
+    said = dict(zip(Domain, found, strict=True))
+    assert said[Domain.CREATIVE] == 0 < min(said[one] for one in Domain if one != "creative")
+    assert sum(found) == pytest.approx(1)
 
 
 def test_rules_are_few_and_hold_for_what_they_are_meant_for():

@@ -21,7 +21,7 @@ from tasks.planning.programs import abstract_model
 from tasks.sampling import sampler as sampling
 from tasks.stages import dpo, orpo, simpo
 from tasks.training import packed_logps, preference_kind
-from tasks.training.pair_batches import pair_batch
+from tasks.training.pair_batches import pair_batch, response_logps
 from tests.tasks.jobs import job_at
 from tests.tasks.reward_models.step_traces import preference
 from tests.tasks.stages.bench import DPO, PREFERENCES, UPSTREAM, example, lowered
@@ -83,6 +83,20 @@ def test_dpo_begins_at_its_reference(job, tmp_path: Path):
     assert curve[0]["log_probs/chosen"] < -10  # of whole responses
     assert curve[-1]["rewards/margin"] > curve[0]["rewards/margin"] + 1
     assert curve[-1]["loss"] < 0.7 * curve[0]["loss"]
+
+
+def test_a_loss_without_metrics_trains_to_the_end(job, tmp_path: Path):
+    """A loss of your own may report nothing; the stage's metrics leave out what it has not said."""
+
+    def loss(model, pairs):
+        logps, lengths = response_logps(model, pairs)
+        return -(logps / lengths)[0], {}
+
+    write_jsonl(tmp_path / "prompts" / "pairs.jsonl", [data_pair(number) for number in range(5)])
+    metrics = preference_kind.run(job(prompts=0, data_pairs=5, steps=2), loss)
+    assert metrics["pairs"] == 5
+    assert not {"margin_first", "margin_last", "accuracy_first", "accuracy_last"} & set(metrics)
+    assert (tmp_path / "out0" / "model.safetensors").exists()
 
 
 def test_the_reference_is_computed_once(job, monkeypatch):

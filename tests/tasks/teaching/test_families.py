@@ -11,7 +11,7 @@ from schemas.examples import GROUNDED_REFUSAL, Domain, Example, parse_trace
 from tasks.data.tokens import response_tokens
 from tasks.models.tiny import tiny_tokenizer
 from tasks.teachers import procedural
-from tasks.teaching.families import families
+from tasks.teaching.families import drawn_domains, families
 from tasks.teaching.families.trivia import TRIVIA
 from tests.tasks.teachers.test_procedural import PER_DOMAIN, PER_GROUNDING, taught
 
@@ -212,6 +212,12 @@ def test_every_answer_agrees_with_a_recomputation_from_the_prompt(domain):
     assert len({row.family for row in rows}) == len(families(domain)) >= 3
     for row in rows:
         assert solver(row.family.partition(".")[2])(row.prompt) == row.answer, row
+
+
+def test_a_domain_without_a_file_has_no_families():
+    """As one that somebody has just added to `Domain`."""
+    assert families("law") == {}
+    assert drawn_domains() == tuple(Domain)
 
 
 def test_every_equation_of_a_trace_is_true():

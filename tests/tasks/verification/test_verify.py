@@ -1,6 +1,8 @@
 """Answer verification, honest and adversarial."""
 
+from datetime import date
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from schemas.base import InputError
 from schemas.examples import GROUNDED_REFUSAL, Check
 from tasks.evaluation.grounding import abstains
+from tasks.verification import verify as verify_module
 from tasks.verification.numbers import parse_number
 from tasks.verification.verify import Verdict, verify, verify_many
 from tests.fakes.process import printed
@@ -237,3 +240,20 @@ slow = {"jax", "prefect", "sympy", "pint", "math_verify", "py3langid", "numpy"}
 print(sorted(slow & set(sys.modules)))
 """
     assert printed(script) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("agrees", "said"),
+    [
+        (lambda prompt, answer: date.fromisoformat(answer) == prompt.answer, "Invalid isoformat"),
+        (lambda prompt, answer: answer == prompt.answer, "returned False instead of an Outcome"),
+    ],
+)
+def test_a_fault_in_a_check_is_said_with_its_name_and_the_answer(monkeypatch, agrees, said) -> None:
+    """A check is added as a file: what it makes of a model's answers comes out hours later."""
+    faulty = SimpleNamespace(agrees=agrees)
+    monkeypatch.setattr(verify_module, "CHECKS", {"iso_date": faulty})
+    asked = prompt("2024-05-01", "iso_date")
+    with pytest.raises((TypeError, ValueError), match=said) as caught:
+        verify(asked, trace("May 1st"))
+    assert caught.value.__notes__ == [f"in check 'iso_date', answer 'May 1st' to prompt {asked.id}"]

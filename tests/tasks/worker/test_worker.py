@@ -175,6 +175,12 @@ def test_inputs_are_verified_and_handed_over_as_directories(bench: Bench) -> Non
     assert bench.store.lookup("toy", spec.key) is None
 
 
+IN_A_REWARD = """
+from tasks.contract.plugins import naming
+with naming("reward 'mine'"):
+    {}["law"]"""
+
+
 @pytest.mark.parametrize(
     ("code", "exit_code", "error"),
     [
@@ -182,6 +188,7 @@ def test_inputs_are_verified_and_handed_over_as_directories(bench: Bench) -> Non
         ("raise StageFailed('the loss is not finite')", 1, "the loss is not finite"),
         ("{}['missing']", 1, "KeyError: 'missing'"),
         ("raise ModuleNotFoundError('', name='sklearn.svm')", 2, "uv sync --extra full"),
+        (IN_A_REWARD, 1, "KeyError: 'law', in reward 'mine'"),
         ("import no_such", 1, "No module named 'no_such'"),
         ("sys.exit(0)", 1, "SystemExit: 0"),
         ("raise OSError(28, os.strerror(28))", 2, "no space is left on the disk"),
