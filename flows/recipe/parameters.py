@@ -39,7 +39,7 @@ _FORCE = "Names of stages to run again although they are cached, one per item, e
 Recipe = Annotated[str, _shown("Recipe", _RECIPE)]
 Target = Annotated[str, _shown("Target", _TARGET, enum=list(TARGETS))]
 StoreUri = Annotated[str, _shown("Store", _STORE)]
-Override = Annotated[str, Field(pattern=".+=.+|tiny")]
+Override = Annotated[str, Field(pattern="^tiny$|.=.")]
 Overrides = Annotated[tuple[Override, ...], _shown("Overrides", _OVERRIDES)]
 Data = Annotated[str, _shown("Data directory", _DATA)]
 Force = Annotated[tuple[str, ...], _shown("Run again", _FORCE)]
