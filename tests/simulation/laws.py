@@ -301,7 +301,8 @@ class Laws:
     def _woke(self, process: Process) -> bool:
         """Whether it stood still between its last look and what it does now: who woke while the
         store was away could not look before it was asked again."""
-        woke, blind = process.disturbed, self.away_since <= process.disturbed < self.storm_until
+        woke = process.disturbed
+        blind = 0 <= self.away_since <= woke < self.storm_until
         looks = self.storm_until + LONGEST_DELAY if blind else woke
         return woke <= self.world.now < looks + 0.5
 
