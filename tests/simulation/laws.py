@@ -301,10 +301,9 @@ class Laws:
     def _woke(self, process: Process) -> bool:
         """Whether it stood still between its last look and what it does now: who woke while the
         store was away could not look before it was asked again."""
-        woke = process.disturbed
-        blind = 0 <= self.away_since <= woke < self.storm_until
-        looks = self.storm_until + LONGEST_DELAY if blind else woke
-        return woke <= self.world.now < looks + 0.5
+        woke, until = process.disturbed, self.storm_until
+        blind = 0 <= self.away_since <= woke < until
+        return woke <= self.world.now < (until + LONGEST_DELAY if blind else woke) + 0.5
 
     def worker(self, process: Process, key: str, attempt: str, host: str) -> None:
         """A worker of an attempt starts."""
