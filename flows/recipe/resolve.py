@@ -88,22 +88,20 @@ class ResolvedRecipe:
         settings, or its kind says so."""
         if stage.kind in context().settings.local_kinds:
             return True
-        return stage_kind(stage.kind).at_home(stage.config_json, self._feeding(stage))
+        feeding = {name: self.stage(one).config_json for name, one in stage.inputs.items()}
+        return stage_kind(stage.kind).at_home(stage.config_json, feeding)
 
     def foresee(self, data: Path | None) -> None:
         """Check, before anything is paid for, that no stage is bound to fail with this directory of
         `--data`. Raises InputError."""
         for stage in self.stages:
             if not any(self.stage(source).missing for source in stage.inputs.values()):
+                feeding = {name: self.stage(one).config for name, one in stage.inputs.items()}
                 try:
-                    stage_kind(stage.kind).foresee(stage.config, self._feeding(stage), data)
+                    stage_kind(stage.kind).foresee(stage.config, feeding, data)
                 except InputError as error:
                     where = f"recipe {self.recipe.name}, stages.{stage.name}.config"
                     raise InputError(f"{where}: {error}") from error
-
-    def _feeding(self, stage: ResolvedStage) -> dict[str, dict[str, Any]]:
-        """The configs of the stages that feed a stage, by its inputs."""
-        return {name: self.stage(source).config_json for name, source in stage.inputs.items()}
 
 
 def resolve(

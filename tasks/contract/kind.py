@@ -137,8 +137,8 @@ class Kind(Generic[ConfigT]):
         extra_models: other base models that such a stage loads: a judge's, a teacher's.
         at_home: whether such a stage runs on the flow's machine whatever the target is, given also
             the configs (as JSON) of the stages that feed its inputs.
-        foresee: raises InputError if such a stage is bound to fail, given also the configs (as
-            JSON) of the stages that feed its inputs, and `--data`.
+        foresee: raises InputError if such a stage is bound to fail, given also the configs of the
+            stages that feed its inputs, and `--data`.
         evaluation: for a kind that produces answers.
     """
 
@@ -158,7 +158,7 @@ class Kind(Generic[ConfigT]):
     at_home: Callable[[Mapping[str, Any], Mapping[str, Mapping[str, Any]]], bool] = field(
         default=lambda config, inputs: False
     )
-    foresee: Callable[[ConfigT, Mapping[str, Mapping[str, Any]], Path | None], None] = field(
+    foresee: Callable[[ConfigT, Mapping[str, Any], Path | None], None] = field(
         default=lambda config, inputs, data: None
     )
     evaluation: Evaluation | None = None

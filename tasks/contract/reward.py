@@ -186,7 +186,7 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
         dependencies: what else decides its values, given the config and `--data`: versions of
             packages, of checks, of models.
         foresee: raises InputError if a stage with this reward is bound to fail, given the configs
-            (as JSON) of the stages that feed its inputs, and the length of its responses in tokens.
+            of the stages that feed its inputs, and the length of its responses in tokens.
         models: base models that it loads (`tasks.models.model_source`): they are sent to a TPU.
         computes: whether it computes on devices: then it has one half of them, and the policy the
             other.
@@ -208,7 +208,7 @@ class Reward(Configured[RewardConfigT], Generic[RewardConfigT, PreparedT]):
     dependencies: Callable[[RewardConfigT, Path | None], dict[str, str | int]] = field(
         default=lambda config, data: {}
     )
-    foresee: Callable[[RewardConfigT, Mapping[str, Mapping[str, Any]], int], None] = field(
+    foresee: Callable[[RewardConfigT, Mapping[str, Any], int], None] = field(
         default=lambda config, inputs, response_length: None
     )
     models: Callable[[RewardConfigT], tuple[str, ...]] = field(default=lambda config: ())

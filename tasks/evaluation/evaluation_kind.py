@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.cleaning.quotas import Quota
 from tasks.contract.job import Job
 from tasks.contract.kind import Evaluation, Input, Kind, Product
 from tasks.evaluation.eval_config import EvalConfigT, small_eval
@@ -72,9 +71,9 @@ def evaluation_kind(
         judging = judge_programs(config.judge, model, prompts) if config.judge else []
         return [*eval_programs(config, model, prompts), *judging]
 
-    def foresee(config: EvalConfigT, inputs: Mapping[str, Mapping[str, Any]], data: Any) -> None:
+    def foresee(config: EvalConfigT, inputs: Mapping[str, Any], data: Any) -> None:
         """Raises InputError: too few prompts, as far as configs tell."""
-        eval_size(config, {name: _Quotas(fed) for name, fed in inputs.items()}, grounded=grounded)
+        eval_size(config, inputs, grounded=grounded)
 
     return Kind(
         version=version,
@@ -94,16 +93,6 @@ def evaluation_kind(
         foresee=foresee,
         evaluation=evaluation,
     )
-
-
-class _Quotas:
-    """The quotas of a rebalance stage's config, from JSON; none of another stage's."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.quotas, self.grounding_quotas = (
-            {group: Quota.parse(quota) for group, quota in config.get(name, {}).items()}
-            for name in ("quotas", "grounding_quotas")
-        )
 
 
 def _dependencies(config: EvalConfigT, data: Path | None) -> dict[str, str | int]:

@@ -106,13 +106,11 @@ def judging_reward(
     prepare: Callable[..., Any],
     score: Callable[..., Any],
     questions: Callable[[Any], int],
-    foresee: Callable[..., None] = lambda config, inputs, response_length: None,
 ) -> Reward:
     """A reward by a judge.
 
     Args:
         questions: how many questions per response a judge that rates by its next token gets.
-        foresee: as of `Reward`.
     """
 
     def dependencies(one: JudgingConfig, data: Path | None) -> dict[str, str | int]:
@@ -136,7 +134,6 @@ def judging_reward(
         count_on=lambda judging, values: judging.bench.judge.count_on(values),
         close=Judging.close,
         dependencies=dependencies,
-        foresee=foresee,
         models=lambda one: judge_models(one.judge),
         computes=lambda one: bool(judge_models(one.judge)),
         programs=programs,

@@ -79,9 +79,9 @@ def prepare(config: Config, resources: Resources) -> Prepared:
     return Prepared(TraceScorer(loaded, config.batch_size, calibration), calibration)
 
 
-def foresee(config: Config, inputs: Mapping[str, Mapping[str, Any]], response_length: int) -> None:
+def foresee(config: Config, inputs: Mapping[str, Any], response_length: int) -> None:
     """Raises InputError: no reward model is connected, or one for shorter responses."""
-    _require_length(response_length, _connected(inputs)["response_length"])
+    _require_length(response_length, _connected(inputs).response_length)
 
 
 def _connected(inputs: Mapping[str, InputT]) -> InputT:

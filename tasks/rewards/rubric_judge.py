@@ -17,6 +17,7 @@ or only repeats question or criteria earns 0 without being judged (`tasks.judgin
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -112,4 +113,4 @@ def _questions(config: Config) -> int:
     return max(map(len, (config.criteria, *config.domain_criteria.values()))) or _CRITERIA_IN_ALL
 
 
-REWARD = judging_reward(Config, prepare, score, _questions, foresee)
+REWARD = replace(judging_reward(Config, prepare, score, _questions), foresee=foresee)

@@ -23,8 +23,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from schemas.examples import Domain
 
 _HEAD, _TAIL = 600, 200
@@ -46,9 +44,9 @@ def probabilities(prompts: Sequence[str]) -> Iterator[list[float]]:
     for start in range(0, len(prompts), _AT_A_TIME):
         features, model = _trained()
         found = model.predict_proba(features.transform(prompts[start : start + _AT_A_TIME]))
-        place = {name: column for column, name in enumerate(model.classes_)}
-        order = [place.get(domain.value, len(place)) for domain in Domain]
-        yield from np.pad(found, ((0, 0), (0, 1)))[:, order].tolist()
+        for row in found.tolist():
+            shares = dict(zip(model.classes_.tolist(), row, strict=True))
+            yield [shares.get(domain.value, 0.0) for domain in Domain]
 
 
 @cache

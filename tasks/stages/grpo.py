@@ -63,7 +63,7 @@ def dependencies(config: Config, data: Any) -> dict[str, str | int]:
     return found
 
 
-def foresee(config: Config, inputs: Mapping[str, Mapping[str, Any]], data: Any) -> None:
+def foresee(config: Config, inputs: Mapping[str, Any], data: Any) -> None:
     """Raises InputError when a reward is bound to fail."""
     for reward in parse_rewards(config.rewards, "rewards"):
         REWARDS[reward.name].foresee(reward, inputs, config.response_length)

@@ -393,6 +393,6 @@ KIND = Kind(
     dependencies=dependencies,
     at_home=at_home,
     foresee=lambda config, inputs, data: require_rows(
-        config.group_quotas if config.exact else (), inputs["examples"]["teachers"], data
+        config.group_quotas if config.exact else (), inputs["examples"].teachers, data
     ),
 )
