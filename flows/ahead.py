@@ -1,9 +1,9 @@
 """Saves time when no Prefect API runs, since starting Prefect's server takes ten seconds and more.
 
 If every stage is cached, it starts nothing, like make; the run is recorded and reported like any
-other. Otherwise the first stage that must run begins while the server starts, if it runs on this
-machine, and the flow finds it under way. The stage's own rule (`tasks.running.execution`) decides
-what is cached; a look without changes only tells whether to ask it.
+other. Otherwise the stages that wait for no other begin while the server starts, if they run on
+this machine, and the flow finds them under way. A stage's own rule (`tasks.running.execution`)
+decides what is cached; a look without changes only tells whether to ask it.
 """
 
 import time
@@ -19,6 +19,7 @@ from flows.recipe.resolve import ResolvedStage
 from flows.runs.record import RunLog, run_folder
 from schemas.artifact import Manifest
 from schemas.base import InputError
+from schemas.job import JobRequest
 from schemas.reports import StageRecord
 from tasks.running.backends import close_backends
 from tasks.running.early_start import begin, take
@@ -88,27 +89,34 @@ def _record(stage: ResolvedStage, key: str | None, **more: Any) -> StageRecord:
 
 @contextmanager
 def begun(prepared: Prepared, outlooks: Sequence[Outlook], watch: Watch) -> Iterator[RunLog | None]:
-    """Begin and record the first stage that must run. Yields the record, with which the flow
-    continues; None if nothing was begun.
+    """Begin and record the stages that must run and wait for no other. Yields the record, with
+    which the flow continues; None if nothing was begun.
 
-    At the end, a stage that no flow has taken over is stopped, and its run ends.
+    At the end, those that no flow has taken over are stopped, and their run ends.
     """
     made = {one.stage.name: one.manifest for one in outlooks if one.manifest}
-    first = next((one.stage for one in outlooks if one.manifest is None), None)
-    ending = prepared.given.force or watch.stop.is_set() or watch.pause.is_set()
-    job = None if first is None or ending else prepared.request(first, made, run="")
-    if job is None or job.target != "local":
+    jobs: dict[str, JobRequest] = {}
+    if not (prepared.given.force or watch.stop.is_set() or watch.pause.is_set()):
+        for one in outlooks:
+            if one.manifest is None and set(one.stage.inputs.values()) <= made.keys():
+                job = prepared.request(one.stage, made, run="")
+                if job.target == "local":
+                    jobs.setdefault(job.key, job)
+    if not jobs:
         yield None
         return
     target, group = prepared.given.target, prepared.group
     run = RunLog(prepared.opened, prepared.resolved, target, watch.record, group=group)
-    run.stage(StageRecord(name=job.stage, kind=job.kind, key=job.key, status="running"))
-    begin(job.model_copy(update={"run": run.record.run_id}), watch)
+    for job in jobs.values():
+        run.stage(StageRecord(name=job.stage, kind=job.kind, key=job.key, status="running"))
+        begin(job.model_copy(update={"run": run.record.run_id}), watch)
     try:
         yield run
     finally:
         stopped = watch.stop.is_set()
-        if (alone := take(job.key)) is not None:
+        alone = [stage for key in jobs if (stage := take(key)) is not None]
+        if alone:
             watch.stop.set()
-            alone.wait()
+        for stage in alone:
+            stage.wait()
         give_up(run, "cancelled" if stopped else "failed")

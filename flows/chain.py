@@ -4,6 +4,7 @@ others."""
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from prefect import get_run_logger
@@ -20,20 +21,20 @@ from schemas.base import InputError
 from schemas.job import JobRequest
 from schemas.reports import StageRecord
 from tasks.running.backends import backend, close_backends
-from tasks.running.early_start import begun_since
+from tasks.running.early_start import begun
 from tasks.running.watch import Watch
 from tasks.stage import BAD_INPUT, CACHED, UNSOUND, submit_stage
 
 
 @dataclass(frozen=True)
 class _Submitted:
-    """A stage under way: its job, its input artifacts (by the stage that made them), and when it
-    began."""
+    """A stage under way: its job, its input artifacts (by the stage that made them), and how long
+    it has run."""
 
     stage: ResolvedStage
     spec: JobRequest
     given: dict[str, Manifest]
-    began: float
+    seconds: Callable[[], float]
 
 
 class Chain:
@@ -127,8 +128,9 @@ class Chain:
         self._waiting.remove(stage)
         given = {source: self._made[source] for source in stage.inputs.values()}
         spec = self._prepared.request(stage, given, self._run)
-        began = begun_since(spec.key) or time.monotonic()
-        submitted = _Submitted(stage, spec, given, began)
+        early = begun(spec.key)
+        seconds = early.seconds if early else partial(_since, time.monotonic())
+        submitted = _Submitted(stage, spec, given, seconds)
         self._changed(StageRecord(name=stage.name, kind=stage.kind, key=spec.key, status="running"))
         try:
             if stage.name in self._force:
@@ -167,7 +169,7 @@ class Chain:
                 name=name,
                 kind=job.stage.kind,
                 key=job.spec.key,
-                seconds=time.monotonic() - job.began,
+                seconds=job.seconds(),
                 cost_usd=watch.costs.get(name),
                 usage=watch.usages.get(name),
                 **changes,
@@ -220,6 +222,10 @@ class Chain:
         ]
         watch.say(name, why)
         get_run_logger().warning("stage %s: %s", name, why)
+
+
+def _since(began: float) -> float:
+    return time.monotonic() - began
 
 
 def _loss(state: State[Any]) -> dict[str, Any]:

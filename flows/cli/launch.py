@@ -199,7 +199,7 @@ class _Lane:
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """Inside, the first stage is under way while the API starts (`flows.ahead.begun`)."""
+        """Inside, the first stages are under way while the API starts (`flows.ahead.begun`)."""
         with begun(self.prepared, self._outlooks or [], self._watch) as self._begun:
             yield
 

@@ -2,7 +2,7 @@
 stage on this machine need not wait for it."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
 from schemas.job import JobRequest, JobStatus
@@ -11,20 +11,31 @@ from tasks.running.watch import Listener, Watch
 
 
 class Begun:
-    """A stage under way in a thread of its own. It keeps its messages until somebody listens.
-
-    Attributes:
-        since: its start, a moment of `time.monotonic`.
-    """
+    """A stage under way in a thread of its own. It keeps its messages until somebody listens."""
 
     def __init__(self, job: JobRequest, watch: Watch) -> None:
-        self.since = time.monotonic()
+        self._since = time.monotonic()
+        self._ended: float | None = None
         self._said: SimpleQueue[str | JobStatus | None] = SimpleQueue()
-        listener = Listener(self._said.put, self._said.put)
+        listener = Listener(self._said.put, self._hear)
         with_thread = ThreadPoolExecutor(1, thread_name_prefix=f"begun-{job.stage}")
         self._made = with_thread.submit(make, job, watch, listener)
-        self._made.add_done_callback(lambda made: self._said.put(None))
+        self._made.add_done_callback(self._end)
         with_thread.shutdown(wait=False)
+
+    def _hear(self, status: JobStatus) -> None:
+        if status.state == "queued":
+            self._since = time.monotonic()
+        self._said.put(status)
+
+    def _end(self, made: Future[bool]) -> None:
+        self._ended = time.monotonic()
+        self._said.put(None)
+
+    def seconds(self) -> float:
+        """How long it has run, or ran: neither the wait in the queue counts, nor the one for its
+        task."""
+        return (self._ended or time.monotonic()) - self._since
 
     def attend(self, listener: Listener) -> bool:
         """Pass on the stage's messages, past and future, until it ends; returns and raises what
@@ -49,11 +60,9 @@ def begin(job: JobRequest, watch: Watch) -> None:
     _BEGUN[job.key] = Begun(job, watch)
 
 
-def begun_since(key: str) -> float | None:
-    """The start of the stage with this key, a moment of `time.monotonic`; None: nobody began it, or
-    its task has taken it."""
-    found = _BEGUN.get(key)
-    return None if found is None else found.since
+def begun(key: str) -> Begun | None:
+    """The stage with this key, until its task takes it; None if nobody began it."""
+    return _BEGUN.get(key)
 
 
 def take(key: str) -> Begun | None:

@@ -12,6 +12,7 @@ from flows.preamble import Parameters, Prepared, prepare
 from flows.runs.record import read_runs
 from flows.trackers import followed
 from infra.store.store import Store
+from schemas.job import JobRequest
 from schemas.reports import RunRecord
 from tasks.running.watch import Watch
 from tests.fakes.trackers import Trackio
@@ -50,3 +51,15 @@ def test_a_run_whose_flow_never_began_is_closed_at_its_trackers(store, made, mon
         assert run is not None
     assert [record.status for record in read_runs(store)] == ["failed"]
     assert (len(fake.runs), fake.finished) == (1, 1)
+
+
+def test_all_stages_that_wait_for_no_other_begin_while_the_server_starts(store, monkeypatch):
+    """Quickstart's second distillation waited for the server: seven idle seconds of a first run."""
+    ready, jobs = prepare(Parameters("quickstart", "local", store.uri)), list[JobRequest]()
+    monkeypatch.setattr(ahead, "begin", lambda job, watch: jobs.append(job))
+    with begun(ready, ready.outlook(), Watch()) as run:
+        assert run is not None
+        on_record = [(stage.name, stage.status) for stage in run.record.stages]
+    assert [job.stage for job in jobs] == ["distill", "problems"]
+    assert {job.run for job in jobs} == {run.record.run_id}
+    assert on_record == [("distill", "running"), ("problems", "running")]

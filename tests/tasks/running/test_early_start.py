@@ -4,6 +4,7 @@ would have."""
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from infra.context import context
 from infra.store.store import open_store
 from schemas.base import StageFailed, Stopped
 from schemas.job import JobRequest, JobStatus
-from tasks.running.early_start import begin, begun_since, take
+from tasks.running import early_start
+from tasks.running.early_start import Begun, begin, begun, take
 from tasks.running.execution import make
 from tasks.running.watch import Listener, Watch
 from tests.infra.store.test_store import draft
@@ -75,21 +77,20 @@ def test_a_job_that_failed_beside_anothers_commit_is_done(bench: Bench, tmp_path
     (tmp_path / "out").mkdir()
     open_store(tmp_path / "store").commit(draft("2", KEY, kind=job.kind), tmp_path / "out")
     gate.open.set()
-    begun = take(KEY)
-    assert begun.attend(heard()[1]) is False, "what another run made counts as cached"
+    assert take(KEY).attend(heard()[1]) is False, "what another run made counts as cached"
 
 
 def test_whoever_attends_hears_all_of_it_in_order(bench: Bench) -> None:
     job, gate = bench("that is enough")
     begin(job, Watch())
     assert gate.polled.wait(10), "it is under way, and nobody has asked"
-    assert begun_since(KEY) is not None
-    begun = take(KEY)
-    assert (take(KEY), begun_since(KEY)) == (None, None), "one task has it"
+    known, taken = begun(KEY), take(KEY)
+    assert known is taken is not None
+    assert (take(KEY), begun(KEY)) == (None, None), "one task has it"
     gate.open.set()
     late, listener = heard()
     with pytest.raises(StageFailed, match="that is enough"):
-        begun.attend(listener)
+        taken.attend(listener)
     prompt, listener = heard()
     with pytest.raises(StageFailed, match="that is enough"):
         make(job, Watch(), listener)
@@ -103,8 +104,26 @@ def test_one_that_nobody_attends_is_stopped_with_its_job(bench: Bench) -> None:
     begin(job, watch)
     assert gate.polled.wait(10)
     watch.stop.set()
-    begun = take(KEY)
-    begun.wait()
+    alone = take(KEY)
+    alone.wait()
     assert gate.ended.is_set()
     with pytest.raises(Stopped):
-        begun.attend(heard()[1])
+        alone.attend(heard()[1])
+
+
+def test_it_ran_neither_while_it_was_queued_nor_while_nobody_asked(bench, monkeypatch):
+    """Its seconds were those until its task saw it: 12.6 for a distillation of 5.5."""
+    now, states = [0.0], {1.0: "queued", 4.0: "running", 9.0: "failed"}
+    monkeypatch.setattr(early_start, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    job, gate = bench("")
+
+    def poll(handle: JobHandle) -> JobStatus:
+        now[0] = next(iter(states))
+        return JobStatus(state=states.pop(now[0]), heartbeat=0.0)
+
+    monkeypatch.setattr(gate, "poll", poll)
+    stage = Begun(job, Watch())
+    with pytest.raises(StageFailed):
+        stage.attend(heard()[1])
+    now[0] = 20.0
+    assert stage.seconds() == 8.0
