@@ -54,14 +54,6 @@ def _default_cache() -> str:
     return str((Path(given) if given[:1] == "/" else home_directory() / ".cache") / "lyceum")
 
 
-def _or_default(cache: str) -> str:
-    return cache or _default_cache()
-
-
-def _default_compile_cache() -> str:
-    return str(Path(_default_cache()) / f"jax-{_processor()}")
-
-
 def _whole_path(path: str) -> str:
     """A path with `~` for the home; nothing stays nothing. Jobs read these variables, too, and work
     in another directory: a relative path would lead them elsewhere."""
@@ -123,24 +115,21 @@ variables with the prefix are people's own, such as an endpoint's key."""
 
 def _refuse_misspelt(prefix: str, valid: Collection[str], environment: Mapping[str, str]) -> None:
     known = [variable.removeprefix(prefix) for variable in valid]
+    other = Settings if prefix == TpuSettings.PREFIX else TpuSettings
     for variable in environment:
         if not variable.startswith(prefix) or variable in valid:
             continue
         name = variable.removeprefix(prefix)
-        if (twin := _twin(prefix, name)) is not None:
-            raise InputError(f"environment variable {variable} is no setting. Did you mean {twin}?")
+        if name.lower() in other.model_fields:
+            raise InputError(
+                f"environment variable {variable} is no setting. Did you mean {other.PREFIX}{name}?"
+            )
         if name.startswith("TPU_"):  # TpuSettings' own
             continue
         if close := difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE):
             raise InputError(
                 f"environment variable {variable} is no setting. Did you mean {prefix}{close[0]}?"
             )
-
-
-def _twin(prefix: str, name: str) -> str | None:
-    """The setting with this name of the other class, which has the other prefix."""
-    other = Settings if prefix == TpuSettings.PREFIX else TpuSettings
-    return other.PREFIX + name if name.lower() in other.model_fields else None
 
 
 def _value(model: type[_FromEnvironment], name: str, text: str) -> Any:
@@ -229,8 +218,12 @@ class Settings(_FromEnvironment):
     parallel_jobs: int = Field(default_factory=lambda: max(1, usable_cores() // 2), ge=1)
     local_kinds: tuple[str, ...] = ()
     restarts: int = Field(default=3, ge=0)
-    compile_cache: Directory = Field(default_factory=_default_compile_cache)
-    cache: Annotated[Directory, AfterValidator(_or_default)] = Field(default_factory=_default_cache)
+    compile_cache: Directory = Field(
+        default_factory=lambda: str(Path(_default_cache()) / f"jax-{_processor()}")
+    )
+    cache: Annotated[Directory, AfterValidator(lambda cache: cache or _default_cache())] = Field(
+        default_factory=_default_cache
+    )
     checkpoint_seconds: float = Field(default=60.0, ge=0)
     checkpoint_steps: int | None = Field(default=None, ge=1)
     store_seconds: float = Field(default=900.0, gt=0)

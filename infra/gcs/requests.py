@@ -17,12 +17,12 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, TypeVar
 
+from infra.store.local_objects import causes
 from schemas.base import InputError
 
 log = logging.getLogger("lyceum.gcs")
@@ -164,7 +164,7 @@ class Requests:
                 or "ratelimit" in f"{reason} {words}".lower().replace("rate limit", "ratelimit")
                 or DAMAGED_UPLOAD in words
             ):
-                return f"{code} {_phrase(code)}"
+                return f"{code} {http.client.responses.get(code, 'error')}"
             raise self._explained(code, words, reason) from error
         unreachable = isinstance(error, TransportError) or isinstance(
             error.__cause__, TransportError
@@ -183,7 +183,7 @@ class Requests:
         ):
             raise error  # this machine's own trouble, such as a file that cannot be read
         reason = _reason_of_connection(error)
-        distrusted = any(isinstance(one, ssl.SSLCertVerificationError) for one in _causes(error))
+        distrusted = any(isinstance(one, ssl.SSLCertVerificationError) for one in causes(error))
         if distrusted and not self._answered:  # else a network that wants one to log in first
             raise InputError(
                 f"store {self.uri}: this machine does not trust who answers ({reason}). Is its"
@@ -348,7 +348,7 @@ def _wish_of_service(error: Any) -> float:
 def _reason_of_connection(error: BaseException) -> str:
     """The operating system's words, which lie at the end of a chain of wrappers, or else what kind
     of failure it was."""
-    for link in _causes(error):
+    for link in causes(error):
         if isinstance(link, Unusable):
             return str(link)
         if isinstance(link, TimeoutError) or "Timeout" in type(link).__name__:
@@ -356,21 +356,6 @@ def _reason_of_connection(error: BaseException) -> str:
         if isinstance(link, OSError) and link.errno is not None and link.strerror:
             return link.strerror
     return "the connection broke"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it wraps."""
-    link: BaseException | None = error
-    while link is not None:
-        yield link
-        link = link.__cause__ or link.__context__
-
-
-def _phrase(code: int) -> str:
-    try:
-        return HTTPStatus(code).phrase
-    except ValueError:
-        return "error"
 
 
 def _duration(seconds: float) -> str:

@@ -42,14 +42,19 @@ _NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
 def is_disk_full(error: BaseException) -> bool:
     """Whether this error, or one of its causes, means that the disk is full (native libraries say
     so in words only)."""
+    return any(
+        (isinstance(link, OSError) and link.errno in _DISK_FULL)
+        or "No space left on device" in str(link)
+        for link in causes(error)
+    )
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it wraps."""
     link: BaseException | None = error
     while link is not None:
-        if (
-            isinstance(link, OSError) and link.errno in _DISK_FULL
-        ) or "No space left on device" in str(link):
-            return True
+        yield link
         link = link.__cause__ or link.__context__
-    return False
 
 
 class Files(Objects):

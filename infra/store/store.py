@@ -175,11 +175,6 @@ class Store:
         damage(f"{problems[0]}{more}")
         return None
 
-    def _set_damaged_aside(self, manifest: Manifest, problems: list[str]) -> None:
-        raw = self._objects.read(manifest_name(manifest.kind, manifest.key))
-        if raw is not None and parse_manifest(raw, manifest.kind, manifest.key) == manifest:
-            self._set_aside(manifest.kind, manifest.key, raw, problems)
-
     def _set_aside(self, kind: str, key: str, raw: bytes, problems: list[str]) -> None:
         what, why = f"artifact {kind}/{key}", "; ".join(problems)
         log.warning("%s does not verify and will be computed again: %s", what, why)
@@ -254,7 +249,9 @@ class Store:
         try:
             return self._objects.get_tree(data_name(manifest), manifest.files, wanted)
         except Damaged as error:
-            self._set_damaged_aside(manifest, error.problems)
+            raw = self._objects.read(manifest_name(manifest.kind, manifest.key))
+            if raw is not None and parse_manifest(raw, manifest.kind, manifest.key) == manifest:
+                self._set_aside(manifest.kind, manifest.key, raw, error.problems)
             raise
 
     def artifacts(self, kind: str | None = None, newest: int | None = None) -> Iterator[Manifest]:

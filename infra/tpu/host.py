@@ -268,13 +268,11 @@ class Agent:
     def _wait_for_silence(self, name: str) -> None:
         """Wait until an object has not changed for twice the time after which the first host
         deletes the machine, by this host's clock."""
-        seen, since = None, time.monotonic()
+        seen, silence = None, Silence()
         while not self._stop.wait(self._settings.heartbeat_seconds):
             with suppress(OSError, InputError):
-                found = self._store.read_bytes(name)
-                if found != seen:
-                    seen, since = found, time.monotonic()
-            if time.monotonic() - since > (2 * self._place.silence if seen else _BOOT_SECONDS):
+                seen = self._store.read_bytes(name)
+            if silence.of(seen) > (2 * self._place.silence if seen else _BOOT_SECONDS):
                 return
 
     def _watch(self, what: str, value: str, meaning: str) -> None:

@@ -142,19 +142,17 @@ def _free(store: Store, keys: Iterable[str], settings: Settings) -> dict[str, in
 
 
 def _listed(api: TpuApi, zones: Sequence[str]) -> list[Resource]:
+    def listed(zone: str) -> list[Resource]:
+        try:
+            return api.list(zone)
+        except ApiError as error:
+            if error.problem.kind in NO_PLACE and len(zones) > 1:
+                log.warning("not looked for TPUs in %s: %s", zone, error)
+                return []
+            raise InputError(f"TPUs in {zone} cannot be listed: {error}") from error
+
     with ThreadPoolExecutor(len(zones)) as pool:
-        found = pool.map(lambda zone: _listed_in(api, zone, zones), zones)
-        return [one for of_zone in found for one in of_zone]
-
-
-def _listed_in(api: TpuApi, zone: str, zones: Sequence[str]) -> list[Resource]:
-    try:
-        return api.list(zone)
-    except ApiError as error:
-        if error.problem.kind in NO_PLACE and len(zones) > 1:
-            log.warning("not looked for TPUs in %s: %s", zone, error)
-            return []
-        raise InputError(f"TPUs in {zone} cannot be listed: {error}") from error
+        return [one for of_zone in pool.map(listed, zones) for one in of_zone]
 
 
 def _job_of(resource: Resource) -> tuple[str, str]:

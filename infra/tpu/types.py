@@ -32,7 +32,6 @@ class TpuType:
         hosts: virtual machines, each of which runs one worker.
         devices: devices as JAX counts them: two per chip before v4, one from v4 on.
         topology: how the chips are connected, e.g. `2x4`.
-        hbm_bytes: memory of one chip.
         runtime: the software version that a VM of this generation boots.
         zones: that offer it, the preferred one first.
         usd_per_chip_hour: list price of one chip for an hour, by tier (`spot`, `on-demand`,
@@ -45,7 +44,6 @@ class TpuType:
     hosts: int
     devices: int
     topology: str
-    hbm_bytes: int
     runtime: str
     zones: tuple[str, ...]
     usd_per_chip_hour: Mapping[str, float]
@@ -59,7 +57,6 @@ class _Generation:
     accelerator: str
     number_is_cores: bool
     devices_per_chip: int
-    hbm_gib: int
     runtime: str
     spot: float
     on_demand: float
@@ -67,20 +64,19 @@ class _Generation:
 
 
 _GENERATIONS = {
-    "v2": _Generation("v2", True, 2, 16, "tpu-ubuntu2204-base", 0.34, 1.13,
+    "v2": _Generation("v2", True, 2, "tpu-ubuntu2204-base", 0.34, 1.13,
                       ("us-central1-b", "us-central1-c", "europe-west4-a")),
-    "v3": _Generation("v3", True, 2, 32, "tpu-ubuntu2204-base", 0.66, 2.20,
+    "v3": _Generation("v3", True, 2, "tpu-ubuntu2204-base", 0.66, 2.20,
                       ("us-central1-a", "us-central1-b", "europe-west4-a")),
-    "v4": _Generation("v4", True, 1, 32, "tpu-ubuntu2204-base", 0.97, 3.22, ("us-central2-b",)),
+    "v4": _Generation("v4", True, 1, "tpu-ubuntu2204-base", 0.97, 3.22, ("us-central2-b",)),
     "v5e": _Generation(
-        "v5litepod", False, 1, 16, "v2-alpha-tpuv5-lite", 0.60, 1.20,
+        "v5litepod", False, 1, "v2-alpha-tpuv5-lite", 0.60, 1.20,
         ("us-central1-a", "us-west4-a", "us-south1-a", "us-west1-c", "europe-west4-b"),
     ),
-    # Google's pages say 95, the compiler uses 95.74
-    "v5p": _Generation("v5p", True, 1, 96, "v2-alpha-tpuv5", 2.10, 4.20,
+    "v5p": _Generation("v5p", True, 1, "v2-alpha-tpuv5", 2.10, 4.20,
                        ("us-east5-a", "us-central1-a")),
     "v6e": _Generation(
-        "v6e", False, 1, 32, "v2-alpha-tpuv6e", 1.35, 2.70,
+        "v6e", False, 1, "v2-alpha-tpuv6e", 1.35, 2.70,
         ("us-east5-b", "us-east5-a", "us-central1-b", "us-east1-d", "europe-west4-a",
          "asia-northeast1-b"),
     ),
@@ -118,7 +114,6 @@ def _tpu_type(name: str, topology: str) -> TpuType:
         hosts=hosts,
         devices=chips * generation.devices_per_chip,
         topology=topology,
-        hbm_bytes=generation.hbm_gib * GIB,
         runtime=generation.runtime,
         zones=_ZONES_OF_PODS.get(family, generation.zones) if hosts > 1 else generation.zones,
         usd_per_chip_hour=MappingProxyType(
