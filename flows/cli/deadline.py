@@ -44,18 +44,16 @@ def observed(
 ) -> Iterator[None]:
     """Set the events inside when their moments come; past ones at once."""
 
-    def near() -> None:
-        say("The deadline is near: no stage begins any more, and running ones save a checkpoint.")
-        pause.set()
+    def come(event: threading.Event, text: str) -> None:
+        say(f"The deadline {text}.")
+        event.set()
 
-    def come() -> None:
-        say("The deadline has come: running stages are stopped, to continue from what they saved.")
-        stop.set()
-
+    near = "is near: no stage begins any more, and running ones save a checkpoint"
+    over = "has come: running stages are stopped, to continue from what they saved"
     timers: list[threading.Timer] = []
     if deadline is not None:
-        for moment, act in ((deadline.pause, near), (deadline.stop, come)):
-            timers.append(threading.Timer(max(0.0, moment - time.monotonic()), act))
+        for moment, *told in ((deadline.pause, pause, near), (deadline.stop, stop, over)):
+            timers.append(threading.Timer(max(0.0, moment - time.monotonic()), come, told))
     for timer in timers:
         timer.daemon = True
         timer.start()

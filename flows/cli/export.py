@@ -68,6 +68,8 @@ def export(
 def card_of(store: Store, record: RunRecord, stage: str) -> tuple["Card", list[str]]:
     """The card of a stage's model, and some prompts of its evaluations. Raises StageFailed when
     artifacts of the run are gone or damaged."""
+    from tasks.exporting.exported import PROMPTS_OF_EVALUATION
+
     results = read_results(store, record)
     if results.left_out:
         raise StageFailed(
@@ -76,7 +78,8 @@ def card_of(store: Store, record: RunRecord, stage: str) -> tuple["Card", list[s
         )
     made = _lineage(results, stage)
     asked = [output for found in made[-1].evaluations.values() for output in found]
-    return _card(results, stage, made, asked), _prompts(asked)
+    prompts = [item.prompt for output in asked for item in output.items[:PROMPTS_OF_EVALUATION]]
+    return _card(results, stage, made, asked), prompts
 
 
 def export_adapters(store: Store, record: RunRecord, to: Path, stage: str | None) -> dict[str, Any]:
@@ -172,20 +175,15 @@ def _lineage(results: RunResults, stage: str) -> list[Model]:
     return line
 
 
-def _with_examples(results: RunResults, line: list[Model]) -> list[Model]:
-    """The models of a lineage, and after its first those evaluated with worked examples."""
-    names = {model.name for model in line}
-    prompted = [one for name, one in results.prompted.items() if name.split(", ")[0] in names]
-    return [*line[:1], *prompted, *line[1:]]
-
-
 def _card(results: RunResults, stage: str, line: list[Model], asked: list[StageOutput]) -> "Card":
     """The card of the model of `stage`, the last of `line`; `asked`: its evaluations."""
     from tasks.exporting.model_card import Card, Evaluation, format_taught
 
     record = results.record
     names = {model.name: model.name for model in line} | {BASE: f"{record.recipe.model} (base)"}
-    shown = _with_examples(results, line)
+    # after the first those evaluated with worked examples
+    prompted = [one for name, one in results.prompted.items() if name.split(", ")[0] in names]
+    shown = [*line[:1], *prompted, *line[1:]]
     names |= {one.name: one.name.replace(BASE, names[BASE], 1) for one in shown if one not in line}
     evaluations = [
         Evaluation(names[model.name], kind, output.metrics)
@@ -231,10 +229,3 @@ def _origins(results: RunResults, stage: str, shown: list[Model]) -> list[Any]:
         for output in results.stages.values()
         if output.name in found and output.manifest is not None
     ]
-
-
-def _prompts(asked: list[StageOutput]) -> list[str]:
-    """Some prompts of each evaluation of the exported model."""
-    from tasks.exporting.exported import PROMPTS_OF_EVALUATION
-
-    return [item.prompt for output in asked for item in output.items[:PROMPTS_OF_EVALUATION]]

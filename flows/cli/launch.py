@@ -25,7 +25,8 @@ from flows.preamble import Parameters, Prepared, handed, prepare
 from flows.recipe.explain import Outlook
 from flows.runs.forecast import Forecast
 from flows.runs.record import RunLog, left
-from flows.server.prefect_api import prefect_api, running_api, startup_seconds
+from flows.server.key import proves
+from flows.server.prefect_api import STARTUP_SECONDS, prefect_api, running_api
 from flows.trackers import followed
 from infra.importing import importing
 from schemas.base import InputError, StageFailed, Stopped
@@ -155,7 +156,7 @@ def run_all(
             from flows.server.prefect_view import prefect_view
 
             terminal.say(f"Prefect API: {api}  Store: {waiting[0].prepared.store.uri}")
-            seconds = startup_seconds(api) or START_SECONDS
+            seconds = STARTUP_SECONDS if proves(api) else START_SECONDS
             with prefect_view(
                 api.url, terminal.say, stop, start_seconds=seconds, end_seconds=END_SECONDS
             ):

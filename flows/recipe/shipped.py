@@ -8,6 +8,7 @@ which `benchmarks/recipe_plans.py` writes; docs/recipes.md shows the same rows.
 import csv
 import importlib.resources
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, Literal
 
 from schemas.base import StrictModel
@@ -90,12 +91,8 @@ def listed() -> list[dict[str, Any]]:
 
 def purpose(text: str) -> str:
     """The first paragraph of a recipe file's comments."""
-    paragraph = []
-    for line in text.splitlines():
-        if not line.startswith("# "):
-            break
-        paragraph.append(line.removeprefix("# ").strip())
-    return " ".join(paragraph)
+    paragraph = takewhile(lambda line: line.startswith("# "), text.splitlines())
+    return " ".join(line.removeprefix("# ").strip() for line in paragraph)
 
 
 def data(recipe: Recipe) -> list[str]:

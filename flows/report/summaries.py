@@ -65,6 +65,6 @@ def plan_page(resolved: ResolvedRecipe, store: Store, target: str) -> Iterator[u
         yield ui.Table(("stage", *ui.words("differs in", "nearest artifact", "here")), differing)
 
 
-def _short(value: Any, most: int = 60) -> str:
+def _short(value: Any) -> str:
     text = re.sub(r"\s+", " ", str(value))
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text) <= 60 else f"{text[:57]}..."

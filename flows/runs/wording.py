@@ -106,9 +106,9 @@ def sample_text(change: "Change") -> str:
     return f"{change.before.n:,} and {amount(change.after.n, 'prompt')}, unpaired"
 
 
-def listed(words: Sequence[str], last: str = "and") -> str:
+def listed(words: Sequence[str]) -> str:
     """a, b and c"""
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def duration(seconds: float) -> str:

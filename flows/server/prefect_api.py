@@ -185,11 +185,6 @@ def prefect_server(
             yield api
 
 
-def startup_seconds(api: Api) -> float | None:
-    """Seconds until a server that died answers again; None for one that we do not restart."""
-    return STARTUP_SECONDS if key.proves(api) else None
-
-
 def configured_api() -> Api | None:
     """The API that PREFECT_API_URL or the Prefect profile names; with its key, if it is our `lyceum
     serve`."""

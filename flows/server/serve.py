@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,10 +156,9 @@ def _alone() -> Iterator[Path]:
         yield home
 
 
-@contextmanager
 def _server(
     port: int, stop: threading.Event, gave_up: Callable[[str], None], host: str, front: str | None
-) -> Iterator[Api]:
+) -> AbstractContextManager[Api]:
     try:
         bound(host, port).close()
     except OSError as error:
@@ -172,8 +171,7 @@ def _server(
     chosen = get_current_settings().server.api.auth_string
     options = {SERVER_KEY: chosen.get_secret_value()} if chosen else {}
     say("Starting the Prefect server ...")
-    with prefect_server(port, options, stop, say, gave_up, host=host, front=front) as started:
-        yield started
+    return prefect_server(port, options, stop, say, gave_up, host=host, front=front)
 
 
 def _register(api: Api, recipes: Sequence[dict[str, Any]]) -> str:
