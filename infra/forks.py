@@ -122,7 +122,6 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self._process.poll() is None
 
     def start(self, job: Path, log: BinaryIO) -> Fork:

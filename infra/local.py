@@ -46,7 +46,6 @@ class LocalBackend(JobBackend):
     gone and ends.
 
     Args:
-        settings: execution settings.
         command: how to start a worker; the path of `job.json` is appended. The worker of a checkout
             begins as a fork where that is possible (`infra.forks`).
     """

@@ -11,7 +11,6 @@ from schemas.reports import Process
 
 
 def this_process() -> Process:
-    """This process' identity."""
     pid = os.getpid()
     return Process(
         host=socket.gethostname(), namespace=_namespace(), pid=pid, began=process_began(pid)

@@ -28,7 +28,6 @@ class Deadline:
 
     @classmethod
     def after(cls, hours: float) -> "Deadline":
-        """The deadline in so many hours from now."""
         seconds, now = 3600 * hours, time.monotonic()
         return cls(
             pause=now + working_seconds(hours), stop=now + seconds - min(STOP_SECONDS, seconds / 50)

@@ -87,7 +87,6 @@ class Garbage:
         self.written = max(self.written, found.written)
 
     def as_json(self) -> dict[str, Any]:
-        """The finding as people and programs see it."""
         shown = ("kind", "name", "why", "bytes", "objects", "written", "deleted")
         return {name: getattr(self, name) for name in shown}
 

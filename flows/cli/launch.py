@@ -86,7 +86,6 @@ def in_time(deadline: Deadline | None, hours: float | None) -> Iterator[None]:
 
 
 def exit_code(record: RunRecord) -> int:
-    """The command line's exit code for a run that has ended."""
     if record.status in ("succeeded", "paused"):
         return 0
     if record.status == "cancelled":

@@ -142,7 +142,6 @@ def _unknown(command: Callable[[argparse.Namespace], Answer], word: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
     whole = _Parser(
         prog="lyceum",
         description=f"{DESCRIPTION}\n\n{_groups()}",

@@ -89,7 +89,6 @@ class Needs:
                     self._store.create_bytes(manifest_name(kind, key), raw)
 
     def look(self) -> None:
-        """Look at the records now."""
         self._looked = time.monotonic()
         listed = self._store.each("runs", RECORD, DECISION, REMATCHES)
         found = [(one.name.split("/")[1], one.name.split("/")[2]) for one in listed]

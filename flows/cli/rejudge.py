@@ -170,7 +170,6 @@ def sentence(reward: Mapping[str, Any]) -> str:
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
-    """The outcome in one line."""
     mean = undecided = ""
     if (cosine := summary["cosine_mean"]) is not None:
         mean = f" The mean cosine of the advantages before and after is {cosine:.3f}."

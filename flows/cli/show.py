@@ -39,7 +39,6 @@ def show(blocks: Iterable[Block]) -> None:
 
 
 def line(text: ui.Text) -> None:
-    """One line of text."""
     _as_it_is(ui.plain(text))
 
 
@@ -203,7 +202,6 @@ def _program(stage: str, one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def why(why: dict[str, Any]) -> Iterator[Block]:
-    """Why one stage is cached or not."""
     yield f"{why['stage']} is {'cached' if why['cached'] else 'not cached'}: {why['reason']}."
     yield f"key: {why['key'] or 'not known until its inputs are there'}"
     near = why["nearest"]
@@ -221,7 +219,6 @@ def why(why: dict[str, Any]) -> Iterator[Block]:
 
 
 def runs(runs: dict[str, Any]) -> Iterator[Block]:
-    """All runs of a store, the newest last."""
     rows = []
     for one in runs["runs"]:
         stages = f"{one['stages_done']}/{one['stages']}"
@@ -231,7 +228,6 @@ def runs(runs: dict[str, Any]) -> Iterator[Block]:
 
 
 def garbage(garbage: dict[str, Any]) -> Iterator[Block]:
-    """Show what `lyceum gc` found, the totals, and what it deleted."""
     now, store = time.time(), garbage["store"]
     rows = []
     for item in garbage["items"]:
@@ -255,7 +251,6 @@ def garbage(garbage: dict[str, Any]) -> Iterator[Block]:
 
 
 def machines(machines: dict[str, Any]) -> Iterator[Block]:
-    """Machines in the cloud that no run follows any more, and what became of them."""
     found = machines["machines"]
     if not found:
         yield f"No machine is left over on {machines['target']}."
@@ -272,7 +267,6 @@ def machines(machines: dict[str, Any]) -> Iterator[Block]:
 
 
 def export(export: dict[str, Any]) -> Iterator[Block]:
-    """Show what was exported, and what the proof found."""
     proof = export["verification"]
     files = [(name, size(count)) for name, count in export["files"].items()]
     yield Table(("file", "size"), files, f"{export['stage']} of {export['run_id']}")
@@ -285,7 +279,6 @@ def export(export: dict[str, Any]) -> Iterator[Block]:
 
 
 def push(push: dict[str, Any]) -> Iterator[Block]:
-    """Show what is on the hub now."""
     files = [(name, size(count)) for name, count in push["files"].items()]
     yield Table(("file", "size"), files, f"{push['what']} of {push['stage']}, {push['run_id']}")
     done = "Pushed" if push["changed"] else "The hub has all of it already"
@@ -294,7 +287,6 @@ def push(push: dict[str, Any]) -> Iterator[Block]:
 
 
 def scores(scores: dict[str, Any]) -> Iterator[Block]:
-    """Show what was written, per format."""
     rows = [(name, str(len(files)), files[0]) for name, files in scores["formats"].items()]
     yield Table(("format", "files", "the first"), rows, f"scores of {scores['run_id']}")
     yield f"Directory: {scores['directory']}"
@@ -309,7 +301,6 @@ def left_out(left_out: Mapping[str, str]) -> Iterator[Block]:
 
 
 def gate(value: dict[str, Any]) -> Iterator[Block]:
-    """Show what the gate answered."""
     from flows.promotion.gate import Gate
     from flows.report.gate_blocks import gate_table
 
@@ -319,7 +310,6 @@ def gate(value: dict[str, Any]) -> Iterator[Block]:
 
 
 def champion(value: dict[str, Any]) -> Iterator[Block]:
-    """An entry of `lyceum promote`."""
     did = "rolled back to" if value["change"] == "rollback" else "promoted"
     entry = f"Champion of {value['recipe']}, number {value['number']}"
     yield f"{entry}: {did} run {value['run_id']} ({value['why']})."
@@ -327,7 +317,6 @@ def champion(value: dict[str, Any]) -> Iterator[Block]:
 
 
 def champions(value: dict[str, Any]) -> Iterator[Block]:
-    """Show what `lyceum promote --history` found."""
     rows = []
     for one in value["history"]:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["at"]))
@@ -340,7 +329,6 @@ def champions(value: dict[str, Any]) -> Iterator[Block]:
 
 
 def recipes(recipes: dict[str, Any]) -> Iterator[Block]:
-    """The shipped recipes, a paragraph each."""
     for one in recipes["recipes"]:
         yield f"{one['name']} ({one['model']})"
         facts = [one["purpose"], f"data: {', '.join(one['data'])}"]

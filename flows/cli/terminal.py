@@ -94,18 +94,15 @@ class Terminal:
             self._bars.stop()
 
     def say(self, text: str) -> None:
-        """One line of plain text."""
         try:
             self.console.print(Text(plain(text)), soft_wrap=True)
         except OSError:  # a full disk
             drop(sys.stderr)
 
     def say_of(self, stage: str, text: str) -> None:
-        """One line about a stage."""
         self.say(f"  {self._label}{stage}: {text}")
 
     def progress(self, stage: str, status: JobStatus) -> None:
-        """The job of a running stage is this far."""
         progress = status.progress
         values = " ".join(f"{name}={value:.4g}" for name, value in progress.values.items())
         with self._lock:

@@ -52,7 +52,6 @@ _LINES_IN_ERROR = 5
 
 
 def has_compiler() -> bool:
-    """Whether the TPU compiler is installed."""
     return bool(_version("libtpu"))
 
 

@@ -104,7 +104,6 @@ def settings_to_try(question: Question, groups: int) -> list[_Setting]:
 
 
 def question_with(question: Question, changes: dict[str, Any]) -> Question:
-    """The stage with another config."""
     return replace(question, config={**question.config, **changes})
 
 

@@ -13,7 +13,6 @@ MOST_LISTED = 50
 
 
 def working_seconds(hours: float) -> float:
-    """The working time of a session."""
     return 3600 * hours - min(PAUSE_SECONDS, 360 * hours)
 
 

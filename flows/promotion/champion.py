@@ -296,7 +296,6 @@ def numbers(store: Store, recipe: str, top: str = "champions") -> list[int]:
 
 
 def entry_name(recipe: str, number: int, top: str = "champions") -> str:
-    """The name of an entry in the store."""
     return f"{top}/{recipe}/{number:06d}.json"
 
 

@@ -177,7 +177,6 @@ def gate_run(store: Store, run_id: str, against: str | None) -> dict[str, Any]:
 
 
 def _answers(matches: Sequence[Match]) -> Answers:
-    """Both models' answers in one kind of evaluation."""
     pairs = [pair for match in matches for pair in match.pairs]
     return Answers(
         before=[before for before, _ in pairs],

@@ -85,7 +85,6 @@ class Night(StrictModel):
 
     @property
     def text(self) -> str:
-        """A sentence for people."""
         return (
             f"night {self.number:,} asks for p of at most {self.level:.2g} by each rule, so that"
             f" all nights together promote by mistake with at most {percent(MISTAKES)}"

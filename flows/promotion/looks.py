@@ -131,7 +131,6 @@ class Look:
         return (self.change.changed or 0) / self.n
 
     def amount(self, value: float) -> str:
-        """A difference in words."""
         return figure(value) if self.metric.quantity else _points(value)
 
     def needed(self, margin: float | None = None) -> int:
@@ -225,7 +224,6 @@ def must_win(look: Look, p: float) -> Finding:
 
 
 def must_not_lose(look: Look) -> Finding:
-    """The finding on a must-not-lose rule."""
     p = look.p
     excluded = look.gain.low > -look.margin and p <= look.level
     if excluded and look.n >= LEAST:

@@ -72,7 +72,6 @@ DECISION, REMATCHES = "nightly.json", "rematches.json"
 
 
 def decision_name(run_id: str) -> str:
-    """The decision's name in the store."""
     return f"{run_folder(run_id)}/{DECISION}"
 
 

@@ -44,7 +44,6 @@ class Match:
 
     @property
     def digests(self) -> list[str | None]:
-        """The digests of both evaluations' artifacts."""
         sides = (self.ours.manifest, self.theirs and self.theirs.manifest)
         return [side.ref().digest if side else None for side in sides]
 

@@ -98,7 +98,6 @@ class Draft:
     commands: Sequence[str]
 
     def source(self) -> dict[str, Any]:
-        """The source's table."""
         fixed = {"path": self.path, "domain": self.domain, "check": self.check}
         return {**fixed, **self.columns}
 
@@ -269,7 +268,6 @@ def propose_domain(prompts: Sequence[str]) -> str:
 
 
 def text(draft: Draft) -> str:
-    """The recipe's file."""
     prompt, response = (_length(characters) for characters in draft.longest)
     heldout = max(1, min(1000, draft.rows // 4))
     train, validation = draft.rows * 7 // 10, min(64, draft.rows // 20)

@@ -30,7 +30,6 @@ def shipped_text(name: str) -> str:
 
 
 def shipped_recipes() -> dict[str, Recipe]:
-    """The recipes that come with Lyceum, by name."""
     return {name: parse_recipe(shipped_text(name), f"{name}.toml") for name in shipped_names()}
 
 

@@ -39,7 +39,6 @@ def small(text: str, classes: str = "") -> Span:
 
 
 def spans(text: Text) -> tuple[str | Span, ...]:
-    """The pieces of a text."""
     return text if isinstance(text, tuple) else (text,)
 
 
@@ -165,7 +164,6 @@ Forms = Mapping[type, Callable[[Any], Form]]
 
 
 def formed(blocks: Iterable[Block], forms: Forms[Form]) -> Iterator[Form]:
-    """Render blocks in a medium."""
     return (forms[type(block)](block) for block in blocks)
 
 
@@ -180,12 +178,10 @@ def grid(blocks: Sequence[Block], classes: str = "", *, framed: bool = True) -> 
 
 
 def facts(rows: Sequence[tuple[Text, Text]], title: str = "") -> Table:
-    """Names and values."""
     return Table(("", Column(kind="wrap")), rows, title)
 
 
 def words(*titles: Text) -> list[Column]:
-    """Columns of words."""
     return [Column(title, "text") for title in titles]
 
 

@@ -47,7 +47,6 @@ def write_page(store: Store, name: str, text: str) -> str:
 
 @cache
 def style_sheet() -> str:
-    """The style of all pages."""
     return files("flows.report").joinpath("style.css").read_text(encoding="utf-8")
 
 
@@ -70,7 +69,6 @@ def html(blocks: Sequence[Block]) -> Markup:
 
 
 def inline(text: Text) -> Markup:
-    """Text within a line."""
     return Markup().join(
         tag(one.tag, one.text, class_=one.classes) if isinstance(one, Span) else escape(one)
         for one in spans(text)

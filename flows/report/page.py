@@ -79,7 +79,6 @@ def written_by(record: RunRecord) -> ui.Paragraph:
 
 
 def report_name(run_id: str) -> str:
-    """The name of a run's report in the store."""
     return f"{run_folder(run_id)}/report.html"
 
 

@@ -100,8 +100,6 @@ class Bar:
 
 
 def _plot(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """A plot in the report's style."""
-
     @drawn_once
     @functools.wraps(draw)
     def styled(*given: P.args, **named: P.kwargs) -> Figure:

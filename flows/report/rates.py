@@ -102,7 +102,6 @@ def rates_table(
 
 
 def every_item(sides: Sequence[Side]) -> list[EvalItem]:
-    """The items of all columns."""
     return [item for side in sides for item in side.items]
 
 

@@ -15,7 +15,6 @@ class Section:
 
     Attributes:
         title: its name in the links at the top of the page.
-        heading: its heading.
         order: sections with lower numbers come first.
         blocks: its content for a run; empty when the run has none.
     """

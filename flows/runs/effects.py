@@ -117,7 +117,6 @@ class Part(NamedTuple):
         return ": ".join(name for name in self if name) or "all"
 
     def holds(self, item: EvalItem) -> bool:
-        """Whether an item belongs to it."""
         return self.suite in (None, item.suite) and self.domain in (None, item.domain)
 
 
@@ -281,7 +280,6 @@ def suite_effects(run: RunResults, metric: Metric) -> dict[str, Effect]:
 
 
 def _parts_of(run: RunResults, metric: Metric) -> tuple[Part, ...]:
-    """The parts of all models' answers."""
     models = run.evaluated(metric.kind)
     return tuple(parts([item for model in models for item in model.items(metric.kind)]))
 

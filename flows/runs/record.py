@@ -53,7 +53,6 @@ def run_folder(run_id: str) -> str:
 
 
 def record_name(run_id: str) -> str:
-    """The run record's name in the store."""
     return f"{run_folder(run_id)}/run.json"
 
 
@@ -129,13 +128,11 @@ class RunLog:
         self._update(None, status=status, finished=time.time(), stages=stages)
 
     def plan(self, plan: dict[str, Any]) -> None:
-        """Record the run's plan."""
         text = json.dumps(plan, indent=2).encode() + b"\n"
         with self._going_on("plan"):
             self._store.write_bytes(_plan_name(self.record.run_id), text, SAVE_SECONDS)
 
     def report(self, location: str) -> None:
-        """Record where the report is."""
         self._update(None, report=location)
 
     def _update(self, seconds: float | None, **changes: Any) -> None:

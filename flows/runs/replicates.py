@@ -37,7 +37,6 @@ class Over:
     """An effect over seeds.
 
     Attributes:
-        stage, since: see `Effect`.
         effects: seed -> the effect within its run.
         spread: of their differences.
         p: corrected.

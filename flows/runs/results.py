@@ -262,7 +262,6 @@ def left_out_of(runs: Iterable[RunResults]) -> dict[str, str]:
 
 
 def read_results(store: Store, record: RunRecord) -> RunResults:
-    """Read the results of a run from the store."""
     records = {stage.name: stage for stage in record.stages}
     specs = record.recipe.stages
     return RunResults(

@@ -88,11 +88,9 @@ class Evaluation:
 
     @property
     def seconds(self) -> float:
-        """The time that it took."""
         return float(self.manifest.execution.get("seconds", 0.0))
 
     def config(self, name: str, default: Any = None) -> Any:
-        """A value of the stage's config."""
         return self.manifest.config.get(name, default)
 
     def asked(self, item: EvalItem) -> str:
@@ -110,7 +108,6 @@ class Evaluation:
 
 
 def evaluations(run: RunResults) -> list[Evaluation]:
-    """The evaluations of a run, in file order."""
     return [
         Evaluation(run.record, stage, stage.manifest)
         for stage in run.producing(Product.ANSWERS)

@@ -18,7 +18,6 @@ class ApiLink:
     """The state of one Prefect API, shared by all clients and threads of a process.
 
     Args:
-        url: the API's URL.
         say: called with one line when the API is lost, and one when it is back.
         stop: when set, nobody waits for the API any more.
         start_seconds: how long after its loss a flow that has not begun waits for the API.
@@ -63,7 +62,6 @@ class ApiLink:
         threading.Thread(target=self._look, name="prefect-api-link", daemon=True).start()
 
     def begun(self) -> None:
-        """Record that the flow has begun."""
         self._patience, self._begun = self._end_seconds, True
 
     def wait(self) -> bool:
@@ -74,7 +72,6 @@ class ApiLink:
         return True
 
     def close(self) -> None:
-        """Stop looking."""
         self._closed.set()
 
     def _look(self) -> None:

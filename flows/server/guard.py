@@ -149,7 +149,6 @@ class Guard:
         return None
 
     async def _own(self, request: Request) -> Response:
-        """Answer one of our own paths."""
         match request.method, request.scope["path"]:
             case "GET", "/lyceum/proof":
                 nonce = request.query_params.get("nonce", "")

@@ -57,7 +57,6 @@ class Api:
 
     @property
     def ui(self) -> str:
-        """The URL of its UI."""
         return self.url.removesuffix("/api")
 
     @property

@@ -292,7 +292,6 @@ def prefect_view(
     """Make Prefect a view of what runs inside, in this thread and in those that flows start.
 
     Args:
-        url: the API that is configured.
         say: is told what a person should know, a line each.
         stop: when set, nothing waits for the API any more.
         start_seconds: how long after its loss a flow that has not begun waits for the API.

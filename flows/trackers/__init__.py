@@ -160,7 +160,6 @@ class _Live:
         self._thread.start()
 
     def put(self, point: Point) -> None:
-        """Queue a stage's latest numbers."""
         self._said.put(point)
 
     def end(self, record: RunRecord, run: RunResults | None) -> None:

@@ -24,7 +24,6 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 def open_run(record: RunRecord, name: str) -> Session:
-    """Begin a run, or go on with the one of this name. Raises whatever mlflow raises."""
     # its own 7 wait four minutes for a server that is not there
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     import mlflow

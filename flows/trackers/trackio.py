@@ -16,7 +16,6 @@ from schemas.reports import RunRecord
 
 
 def open_run(record: RunRecord, name: str) -> Session:
-    """Begin a run, or go on with the one of this name. Raises whatever trackio raises."""
     import trackio
 
     config = {"model": record.recipe.model, "target": record.target, "store": record.store}

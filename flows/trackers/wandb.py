@@ -13,7 +13,6 @@ from schemas.reports import RunRecord
 
 
 def open_run(record: RunRecord, name: str) -> Session:
-    """Begin a run, or go on with the one of this name. Raises whatever wandb raises."""
     # it asks for a key where there is none, and at a terminal waits for ever
     os.environ.setdefault("WANDB_LOGIN_TIMEOUT", "30")
     import wandb

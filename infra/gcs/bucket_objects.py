@@ -51,7 +51,6 @@ class BucketObjects(Objects):
     that a person must solve (bucket, permissions, credentials, quota) is an InputError.
 
     Args:
-        bucket: the bucket's name.
         prefix: a path, or "" for the whole bucket.
         cache: directory on this machine.
 
@@ -268,12 +267,10 @@ class BucketObjects(Objects):
 
     @property
     def session(self) -> "AuthorizedSession":
-        """The client library's HTTP session."""
         return self._handle().client._http
 
     @property
     def endpoint(self) -> str:
-        """URL of the service."""
         return self._handle().client.api_endpoint
 
     # The client library

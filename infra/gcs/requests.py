@@ -74,7 +74,6 @@ class Requests:
 
     Args:
         uri: the store, for messages.
-        bucket: the bucket's name.
         seconds: how long a request is repeated.
         account: returns who asks, for messages, or "" if that is not known.
     """

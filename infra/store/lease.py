@@ -94,8 +94,6 @@ def hold(
     committed it.
 
     Args:
-        store: where the lease lives.
-        key: the stage key.
         owner: who holds it, for people, e.g. a run id.
         seconds: time to live; a holder renews every third of it.
         poll_seconds: time between two looks at somebody else's lease.

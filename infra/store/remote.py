@@ -24,7 +24,6 @@ def log_chunk(key: str, attempt: str, offset: int) -> str:
 
 
 def host_status(key: str, attempt: str, host: int) -> str:
-    """The name of a host's status."""
     return attempt_file(key, attempt, f"hosts/{host}.json" if host else "status.json")
 
 

@@ -85,7 +85,6 @@ def attempt_file(key: str, attempt: str, name: str) -> str:
 
 
 def manifest_name(kind: str, key: str) -> str:
-    """The manifest's name in the store."""
     return f"artifacts/{kind}/{key}/manifest.json"
 
 
@@ -385,11 +384,9 @@ class Store:
             ) from error
 
     def write_json(self, name: str, value: StrictModel, seconds: float | None = None) -> None:
-        """`write_bytes` of the value as JSON."""
         self.write_bytes(name, _pretty(value), seconds)
 
     def create_json(self, name: str, value: StrictModel) -> bool:
-        """`create_bytes` of the value as JSON."""
         return self.create_bytes(name, _pretty(value))
 
 

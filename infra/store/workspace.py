@@ -18,8 +18,8 @@ KEPT = "kept"
 
 
 class Workspace:
-    """The workspace of one stage key, seen by one attempt. Names are relative to
-    `work/<key>/kept/`.
+    """The workspace of one stage key, seen by one attempt: methods of `Store`, whose names are
+    relative to `work/<key>/kept/` here.
 
     In a job on several hosts only host 0 writes and removes; for other hosts these calls do
     nothing, since host 0 makes the same.
@@ -37,20 +37,16 @@ class Workspace:
         self.answers = Answers(store)
 
     def read(self, name: str) -> bytes | None:
-        """An object's bytes, or None if there is none."""
         return self._store.read_bytes(self._name(name))
 
     def write(self, name: str, data: bytes) -> None:
-        """Create or replace an object: readers see the old one or the new one, nothing between."""
         if self.writes:
             self._store.write_bytes(self._name(name), data)
 
     def children(self, name: str) -> list[str]:
-        """Names directly below a prefix, sorted."""
         return self._store.children(self._name(name))
 
     def remove(self, name: str) -> None:
-        """Remove the object of that name and every object below it, if there are any."""
         if self.writes:
             self._store.remove(self._name(name))
 
@@ -76,13 +72,9 @@ class Workspace:
         return path
 
     def save_tree(self, name: str, directory: Path, about: dict[str, Any]) -> None:
-        """Keep a directory's files and what is to be said about them; see `Store.save_tree`.
-        `directory` is gone afterwards."""
         self._store.save_tree(self._name(name), directory, about)
 
     def load_tree(self, name: str) -> tuple[Path, dict[str, Any]] | None:
-        """A local directory with a tree's files, every byte verified, and what was said about them;
-        see `Store.load_tree`."""
         return self._store.load_tree(self._name(name))
 
     def _name(self, name: str) -> str:

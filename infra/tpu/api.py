@@ -74,7 +74,6 @@ class Resource:
 
 
 def zone_of(name: str) -> str:
-    """The zone in the complete name of a resource."""
     return name.split("/")[3]
 
 
@@ -93,7 +92,6 @@ def deletion_command(name: str) -> str:
 
 
 def left_over(names: Sequence[str], why: str) -> str:
-    """The message about resources that may still be there."""
     commands = "; ".join(deletion_command(name) for name in names)
     return (
         f"{', '.join(names)} may still be there and may cost money or hold quota: {why}. Delete by"
@@ -102,12 +100,7 @@ def left_over(names: Sequence[str], why: str) -> str:
 
 
 class TpuApi:
-    """Asks for, looks at and deletes resources of one type. Safe to use from several threads.
-
-    Args:
-        kind: the type.
-        settings: project, network, tier and so on.
-    """
+    """Asks for, looks at and deletes resources of one type. Safe to use from several threads."""
 
     def __init__(self, kind: TpuType, settings: TpuSettings) -> None:
         self._kind = kind
@@ -150,7 +143,6 @@ class TpuApi:
             _ = self.project, self._client
 
     def name(self, zone: str, short: str) -> str:
-        """The complete name of a queued resource."""
         return f"projects/{self.project}/locations/{zone}/queuedResources/{short}"
 
     def create(
@@ -286,7 +278,6 @@ class TpuApi:
         return order
 
     def _resource(self, request: Any) -> Resource:
-        """The resource described by a QueuedResource message."""
         state = _word(request.state.state)
         error, problem = request.state.failed_data.error, None
         if state == "FAILED":

@@ -55,15 +55,8 @@ _HOPELESS = {*TAKEN, *DEAD, "FAILED"}
 
 
 class CloudTpuBackend(JobBackend):
-    """Runs each job on a slice of its own. Threads may share one.
-
-    Args:
-        kind: the type of the slices.
-        settings, tpu: execution settings.
-
-    Attributes:
-        jobs: the jobs that this process follows.
-    """
+    """Runs each job on a slice of its own. Threads may share one. `jobs`: those that this process
+    follows."""
 
     def __init__(self, kind: TpuType, settings: Settings, tpu: TpuSettings) -> None:
         self._kind, self._settings, self._tpu = kind, settings, tpu

@@ -76,5 +76,4 @@ DEVICE_KINDS = {
 
 
 def chip_of(kind: TpuType) -> Chip:
-    """The chip of a TPU type."""
     return CHIPS[kind.name.partition("-")[0]]

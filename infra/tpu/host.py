@@ -106,7 +106,6 @@ class Place:
         )
 
     def file(self, name: str) -> str:
-        """The name in the store of a file of the job."""
         return attempt_file(self.key, self.attempt, name)
 
 

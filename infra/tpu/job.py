@@ -52,9 +52,6 @@ class TpuJob:
     """A job, which begins to live with `start`.
 
     Args:
-        api: of the job's type.
-        kind: the type.
-        store, handle: where its files are.
         record: as far as it has come.
         zones: where else it may be tried, the preferred one first.
         order: what to ask for.
@@ -116,7 +113,6 @@ class TpuJob:
     # What others ask, at any time, without waiting
 
     def status(self) -> JobStatus:
-        """See JobBackend.poll."""
         cost = self.cost_usd()
         if self._final is not None:
             return self._final.model_copy(update={"cost_usd": cost})
@@ -135,7 +131,6 @@ class TpuJob:
         return record.cost_usd(time.time())
 
     def cancel(self) -> None:
-        """See JobBackend.cancel."""
         self._cancelled.set()
         self._wake.set()
         if not self._accepted.wait(ACCEPT_SECONDS):

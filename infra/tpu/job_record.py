@@ -45,10 +45,8 @@ class TpuRecord(StrictModel):
 
 
 def record_name(handle: JobHandle) -> str:
-    """The name of a job's record in the store."""
     return attempt_file(handle.key, handle.attempt, "tpu.json")
 
 
 def store_label(store: Store) -> str:
-    """The label that identifies a store."""
     return hashlib.sha256(store.uri.encode()).hexdigest()[:24]

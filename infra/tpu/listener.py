@@ -77,7 +77,6 @@ class Listener:
         return list(self._hosts)
 
     def log(self, offset: int) -> tuple[str, int]:
-        """See JobBackend.log."""
         chunks = [chunk for chunk in list(self._chunks) if chunk[0] >= offset]
         return "".join(text for _, _, text in chunks), chunks[-1][1] if chunks else offset
 

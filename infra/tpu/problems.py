@@ -137,7 +137,6 @@ def explain(
 
 
 def credentials_problem(words: str) -> Problem:
-    """No valid credentials."""
     return Problem(
         "credentials",
         f"there are no valid Google Cloud credentials ({words}). Log in: gcloud auth"
@@ -186,7 +185,6 @@ def _invalid(words: str, zone: str, kind: TpuType, settings: TpuSettings) -> str
 
 
 def _permission(words: str, project: str, settings: TpuSettings) -> str:
-    """Say which role to grant."""
     if _ACT_AS.search(words):
         account = (
             settings.service_account
