@@ -40,7 +40,6 @@ import os
 import shutil
 import statistics
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -67,18 +66,6 @@ HIDDEN = ("JAX_", "LYCEUM_", "PYTHON", "VIRTUAL_ENV", "XLA_")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 Round = dict[str, dict[str, dict[str, Any]]]
 """By side: by stage what was measured, and by "answers" the evaluation."""
-
-NOT_EQUAL = """\
-Not equal: in SFT Lyceum packs the examples into {rows} rows of {length} tokens, {examples} on
-average; TRL pads so many to the longest of the batch. Lyceum tokenises and proves what is
-supervised; TRL is given the tokens of SFT. Lyceum writes a checkpoint every 60 s, GRPO's journal
-and a ledger of all responses, and corrects what sampler and trainer differ in (truncated importance
-sampling); TRL saves its last model alone. Of Lyceum the stages are measured; what `lyceum run` does
-around them (flow, digests, commits) is in the table of the orchestration. Its guard against a
-collapse is off, so that no step is left out. In SimPO and GRPO Lyceum packs prompts with their
-responses into rows, and samples at {prompt_length} + {response_length} tokens or less; TRL pads to
-the longest of the batch. TRL samples without vLLM and runs uncompiled, as by default. Lyceum's
-processes have huge pages, as its workers have (infra/process.py)."""
 
 
 def main() -> None:
@@ -185,9 +172,8 @@ def run(
     out: Path,
     log: Path,
     cache: Path | None = None,
-    limit: float = 3600.0,
 ) -> dict[str, Any]:
-    """Run a stage in a process, for `limit` seconds at most.
+    """Run a stage in a process.
 
     Returns what it said; `wall` and `first` in seconds from its start; `cpu` seconds; `bytes`.
     """
@@ -203,7 +189,7 @@ def run(
     files = map(str, (settings, scratch / "data", policy, out))
     command = [str(python), "-m", f"benchmarks.chain_peers.{program}_side", stage, *files]
     started = time.monotonic()
-    process = watch(command, log, limit, cwd=ROOT, env=environment)
+    process = watch(command, log, cwd=ROOT, env=environment)
     said: dict[str, Any] = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
     said |= {"wall": process.wall, "cpu": process.cpu, "bytes": process.peak}
     return said | {"first": said.get("first", started) - started}
@@ -245,8 +231,6 @@ def show(settings: Settings, rounds: Sequence[Round]) -> None:
     compare(f"the chain: {MEMORY[0]}", MEMORY, rounds, lambda of: max(map(of, STAGES)))
     if settings.first_steps:
         show_answers(rounds)
-    said = NOT_EQUAL.format(**vars(settings))
-    print("\n" + textwrap.fill(" ".join(said.split()), 100))
 
 
 def show_answers(rounds: Sequence[Round]) -> None:

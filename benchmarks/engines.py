@@ -69,14 +69,6 @@ KILLED = 1200
 OUTAGE = 8.0
 PATIENCE, AFTER_KILL = 240.0, 60.0
 """Seconds after which a client that has not ended is reported; alone, and begun after a kill."""
-NOT_EQUAL = """
-Not equal: Lyceum and curator keep every answer, distilabel a batch of 64 when its step is done with
-it, the clients nothing. Lyceum also keeps a budget and halves its slots when the endpoint says "too
-much". In the judge's part Lyceum makes its questions and reads the rulings, the others have both
-for nothing. distilabel works in batches of 64, of which each waits for its last answer, and is
-given a name for each set of questions, or its cache would answer with another set's; curator and
-distilabel are called anew for each rollout, the others keep their connections. Lyceum waits for an
-endpoint that is down, the clients have their own two retries, curator and distilabel theirs."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,6 @@ def main() -> None:
     for kind in ("teacher", "judge"):
         if options.only in (None, kind):
             Table(kind, options.scratch, [OURS, *clients], pythons).show(options.rounds)
-    print(NOT_EQUAL)
 
 
 class Table:

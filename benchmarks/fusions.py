@@ -9,12 +9,11 @@ its matrix products and its traffic take at the chip's peak (`infra.tpu.chips`).
 and copies beside other work have no cycles. A program compiles for one to three minutes.
 """
 
-import argparse
 import os
 import re
-import sys
 from collections import defaultdict
 
+from benchmarks.paired import parser
 from flows.planning.stage_plans import question_of
 from flows.recipe.resolve import resolve
 from infra.tpu.chips import chip_of
@@ -84,15 +83,15 @@ def table(name: str, parts: list[Part], target: str, top: int) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fusions", description=__doc__)
-    parser.add_argument("recipe", nargs="?", default="default")
-    parser.add_argument("--target", default="v5e-8")
-    parser.add_argument("--stage", action="append")
-    parser.add_argument("--program", action="append")
-    parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--top", type=int, default=12)
-    given = parser.parse_args(arguments)
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("recipe", nargs="?", default="default")
+    made.add_argument("--target", default="v5e-8")
+    made.add_argument("--stage", action="append")
+    made.add_argument("--program", action="append")
+    made.add_argument("--set", action="append", default=[])
+    made.add_argument("--top", type=int, default=12)
+    given = made.parse_args()
     os.environ |= ENVIRONMENT | {"HF_HUB_OFFLINE": "1"}  # rows make no difference to programs
     resolved = resolve(given.recipe, given.set, need_data=False)
     planner = Planner(given.target)
@@ -108,4 +107,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

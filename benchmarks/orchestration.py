@@ -43,12 +43,6 @@ BIG = 100_000
 """Bytes from which a file may hold a stage's artifact of 1 MiB."""
 PATIENCE = 300.0
 COLUMNS = ("first", "again", "one change", "resume")
-NOT_EQUAL = """
-Not equal: Lyceum runs every stage as a job in a process of its own, verifies every byte that it
-reuses, and ends with a report; DVC runs a process per stage, too, and takes a file of the same size
-and time for the same file; Metaflow runs a process per step and has no cache across runs, only
-`resume`; Prefect and ZenML run all stages in one process and verify nothing. Prefect is started as
-Lyceum starts it: with a server of its own for the run."""
 Found = dict[str, tuple[float, str]]
 """By column: seconds, and words."""
 
@@ -383,7 +377,6 @@ def show(found: dict[str, list[Found]]) -> None:
         for name, each in found.items():
             pairs = ((seconds(each, column), seconds(ours, column)) for column in COLUMNS)
             row(name, *(spread(ratios(*both), ".2f") for both in pairs))
-    print(NOT_EQUAL)
 
 
 def seconds(each: Sequence[Found], column: str) -> list[float]:

@@ -8,7 +8,6 @@ the others stay as they are. What takes more than nine hours is planned once mor
 of `SHORTER`. A plan takes minutes when nothing of it is in the store.
 """
 
-import argparse
 import csv
 import json
 import os
@@ -19,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks import paired
 from docs import reference
 from flows.recipe.shipped import TAKES, Takes, shipped_recipes, takes
 from infra.process import ROOT
@@ -92,12 +92,12 @@ def put(recipe: str, target: str, new: Sequence[Takes]) -> None:
 
 def main() -> None:
     """Plan, and write the rows."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    made = paired.parser(__doc__)
     names = sorted(shipped_recipes().keys() - {"quickstart", "open_data"})
-    parser.add_argument("recipes", nargs="*", default=names, metavar="RECIPE")
-    parser.add_argument("--target", action="append", choices=TARGETS)
-    parser.add_argument("--store", default=".lyceum")
-    given = parser.parse_args()
+    made.add_argument("recipes", nargs="*", default=names, metavar="RECIPE")
+    made.add_argument("--target", action="append", choices=TARGETS)
+    made.add_argument("--store", default=".lyceum")
+    given = made.parse_args()
     for recipe in given.recipes:
         for target in given.target or TARGETS:
             plan = planned(recipe, target, given.store)

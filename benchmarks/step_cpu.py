@@ -71,14 +71,6 @@ STEPS, WARM_UP = 5, 2
 COMMON = {"steps": STEPS, "optimizer": {"learning_rate": 1e-4}}
 OTHER_ROWS = "SFT, ours packed"
 """The row of the table whose sides have as many tokens of other rows."""
-NOT_EQUAL = f"""
-Not equal: Tunix has no SimPO; its DPOTrainer, without a reference, is given SimPO's loss in a few
-lines on its own log-probabilities; ours packs the responses of these pairs into shared rows. In
-"{OTHER_ROWS}" a step has as many tokens, padding included, of other rows: Tunix cannot pack. Ours
-does without its truncated importance sampling, which Tunix's GRPO has not. In the GRPO update
-either side measures a few things that the other does not; our rollout gives every token's log-
-probability, too. Ours writes a curve. Tunix compiles a training step twice, ours once: not in the
-figures."""
 
 
 @dataclass(frozen=True)
@@ -380,7 +372,6 @@ def main() -> None:
         forms = (".3f", ".3f", ",.0f", ",.0f")
         cells = [spread(column, form) for column, form in zip(columns, forms, strict=True)]
         row(name, *cells, spread(ratios(columns[3], columns[2]), ".2f"))
-    print(NOT_EQUAL)
 
 
 if __name__ == "__main__":
