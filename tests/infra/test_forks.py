@@ -15,14 +15,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from infra.backend import FINAL, JobHandle
 from infra.forks import Fork
 from infra.local import LocalBackend
 from infra.settings import Settings
 from infra.store.store import Store
-from schemas.job import JobSpec, JobStatus
+from schemas.job import JobSpec
 from tasks.worker.fork_server import serve
 from tests.fakes.process import python, until
+from tests.infra.test_local import final
 from tests.processes import descendants, state_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
@@ -43,10 +43,6 @@ def spec(store: Store, key: str = "a" * 64) -> JobSpec:
 
 def backend() -> LocalBackend:
     return LocalBackend(Settings(compile_cache="", parallel_jobs=4, stop_seconds=8.0))
-
-
-def final(jobs: LocalBackend, handle: JobHandle) -> JobStatus:
-    return until(lambda: jobs.poll(handle), lambda status: status.state in FINAL)
 
 
 def servers() -> list[int]:

@@ -62,8 +62,7 @@ def workshop(tmp_path: Path) -> Workshop:
 
 
 def final(backend: LocalBackend, handle: JobHandle) -> JobStatus:
-    until(lambda: backend.poll(handle).state in FINAL)
-    return backend.poll(handle)
+    return until(lambda: backend.poll(handle), lambda status: status.state in FINAL)
 
 
 def pids(backend: LocalBackend, handle: JobHandle, count: int = 1) -> list[int]:

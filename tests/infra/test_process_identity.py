@@ -17,6 +17,10 @@ def test_another_process_of_the_same_number_is_not_the_one_that_was_noted() -> N
     assert not is_gone(here)
     assert is_gone(here.model_copy(update={"began": 1}))
     assert not is_gone(here.model_copy(update={"began": None})), "a record of before says nothing"
+    ended = here.model_copy(update={"pid": 2**22 + 1})
+    assert is_gone(ended)
+    # host names repeat; a running kernel's id does not
+    assert not is_gone(ended.model_copy(update={"namespace": "another boot"}))
 
 
 def test_a_process_that_has_ended_and_is_not_waited_for_is_gone() -> None:

@@ -63,8 +63,6 @@ def with_a_token(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_prints_logs_and_tracebacks_of_a_masked_process_hold_no_secret() -> None:
     script = """
 import logging, os, sys
-from infra.backend import FINAL
-from infra.local import LocalBackend
 from infra.secrets import mask_output
 mask_output()
 logging.basicConfig(stream=sys.stdout)

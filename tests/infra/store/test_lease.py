@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import pytest
 
-from infra.process_identity import is_gone, this_process
 from infra.store.lease import Lease, LeaseRecord, _newest, _taken, attempts, hold, seize
 from infra.store.store import Store, attempt_file
 from schemas.base import Stopped
@@ -299,14 +298,6 @@ def test_a_seized_lease_that_was_taken_over_is_not_ours_and_stays(store: Store) 
         elsewhere(store, 2)
         assert not mine()
     assert record(store, 2).host == "elsewhere"
-
-
-def test_a_process_of_a_machine_with_the_same_name_is_not_looked_up_here(store: Store) -> None:
-    """Host names repeat; a running kernel's id does not."""
-    here = this_process().model_copy(update={"pid": 2**22 + 1})
-    assert is_gone(here)
-    assert not is_gone(here.model_copy(update={"namespace": "another boot"}))
-    assert not is_gone(this_process())
 
 
 def test_the_lease_is_released_when_the_work_fails(store: Store) -> None:

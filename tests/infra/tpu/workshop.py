@@ -99,8 +99,7 @@ class Workshop:
 
 
 def final(backend: CloudTpuBackend, handle: JobHandle) -> JobStatus:
-    until(lambda: backend.poll(handle).state in FINAL, seconds=120)
-    return backend.poll(handle)
+    return until(lambda: backend.poll(handle), lambda status: status.state in FINAL, seconds=120)
 
 
 def booted(shop: Workshop, backend: CloudTpuBackend, handle: JobHandle) -> Resource:
