@@ -13,7 +13,7 @@ from tasks.contract.job import Job
 def job_at(
     root: Path, config: StrictModel, inputs: dict[str, Path], *, key: str = "key", **more: Any
 ) -> Job[Any]:
-    """A first attempt at a stage of this key; `more`: other fields of the job."""
+    """An attempt at a stage of this key; `more`: other fields of the job."""
     out = root / f"out{len(list(root.glob('out*')))}"
     out.mkdir(parents=True)
     return Job(config, inputs, out, Workspace(open_store(root / "store"), key, "1"), **more)

@@ -18,6 +18,7 @@ from tasks.contract.reward import REWARDS, Resources
 from tasks.reinforcement.rejudge import Stage, rejudge
 from tasks.reinforcement.rollout import group_advantages
 from tests.fakes.chat_server import ChatServer
+from tests.tasks.prompts import trace
 
 JUDGE = {"name": "endpoint", "provider": "test", "model": "m", "max_abstained": 1.0}
 FRUITS = [
@@ -31,10 +32,6 @@ ANSWERS = ("apple", "fig", "apple fig", "stone")
 """What the four responses of every group say. The rubric's weights are 1 and .9."""
 
 SATISFIED = {"apple": (1, 1), "fig": (0, 0), "apple fig": (1, 0), "stone": (0, 1)}
-
-
-def trace(answer: str) -> str:
-    return f"<reasoning>I think of fruits.</reasoning>\n<answer>{answer}</answer>"
 
 
 def config(*rewards: dict[str, Any], **changes: Any) -> Any:

@@ -22,6 +22,7 @@ from tasks.reinforcement.rollout import Rollout, group_advantages
 from tasks.sampling.rollouts import rollout_programs
 from tasks.stages import grpo
 from tests.tasks.jobs import job_at
+from tests.tasks.prompts import trace
 from tests.tasks.stages.bench import example
 
 
@@ -110,10 +111,6 @@ def test_rows_are_no_longer_than_the_longest_prompt_needs_and_a_batch_is_cut_in_
     assert fitted(1, 61 - 8, micro_batch_size=16) == (60, 16)
 
 
-def trace(answer: int) -> str:
-    return f"<reasoning>r</reasoning>\n<answer>{answer}</answer>"
-
-
 def rollout(*groups: list[tuple[Example, str, float | None]]) -> Rollout:
     """Groups of (prompt, text, reward); a text that ends in ~ was cut off."""
     rows = [row for group in groups for row in group]
@@ -135,7 +132,7 @@ def rollout(*groups: list[tuple[Example, str, float | None]]) -> Rollout:
 
 
 def test_groups_that_teach_nothing_are_told_apart():
-    right, wrong = trace(1), trace(7)
+    right, wrong = trace("1"), trace("7")
     free_text = changed(0, check="none")
     metrics = rollout(
         [(EXAMPLES[0], right, 1.0), (EXAMPLES[0], right, 1.0)],  # all right
@@ -161,9 +158,11 @@ def test_a_rollout_without_any_reward_reports_none():
 
 
 def test_rollout_rows_say_what_was_scored():
-    first, second = rollout([(EXAMPLES[0], trace(1), 1.0), (EXAMPLES[0], "no~", None)]).rows(step=3)
+    first, second = rollout([(EXAMPLES[0], trace("1"), 1.0), (EXAMPLES[0], "no~", None)]).rows(
+        step=3
+    )
     asked = {"step": 3, "id": EXAMPLES[0].id, "prompt": "What is 0 + 1?", "reference": "1"}
-    said = {"completion": trace(1), "terminated": True, "rewards": {"test": 1.0}}
+    said = {"completion": trace("1"), "terminated": True, "rewards": {"test": 1.0}}
     assert first == asked | said | {"reward": 1.0, "advantage": 0.0}
     found = (second["terminated"], second["rewards"], second["reward"])
     assert found == (False, {"test": None}, None)

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
-from schemas.examples import Domain, Example, prompt_id
-from tasks.contract.job import Job, read_rows, write_jsonl
+from tasks.contract.job import read_rows, write_jsonl
 from tasks.models.loading import load_model
 from tasks.stages import grpo, sft
 from tasks.training.trainer import Trainer
+from tests.tasks.jobs import job_at
+from tests.tasks.stages.bench import example
 
 CHANGE = 17
 SFT = {
@@ -57,31 +56,18 @@ GRPO = {
 
 
 def run(
-    root: Path, kind: Any, table: dict[str, Any], inputs: dict[str, Path], key: str = "key"
+    root: Path, kind: Any, table: dict[str, Any], inputs: dict[str, Path]
 ) -> tuple[dict[str, Any], Path]:
     """The stage's metrics and output."""
-    out = root / f"out{len(list(root.glob('out*')))}"
-    out.mkdir(parents=True)
-    job = Job(
-        kind.Config.parse(table),
-        inputs,
-        out,
-        Workspace(open_store(root / "store"), key, out.name),
-        checkpoint_steps=10,
-    )
-    return kind.run(job), out
+    job = job_at(root, kind.Config.parse(table), inputs, checkpoint_steps=10)
+    return kind.run(job), job.out
 
 
 @pytest.fixture(scope="module")
 def inputs(one_layer: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A policy that writes traces of 8 tokens, and its prompts."""
     root = tmp_path_factory.mktemp("taught")
-    prompts = [f"What is {number} + 1?" for number in range(8)]
-    fields = {"domain": Domain.MATH, "reasoning": "I"}
-    rows = [
-        Example(id=prompt_id(text), prompt=text, answer=str(number + 1), **fields)
-        for number, text in enumerate(prompts)
-    ]
+    rows = [example(number).model_copy(update={"reasoning": "I"}) for number in range(8)]
     (root / "data").mkdir()
     for name in ("train", "validation"):
         write_jsonl(root / "data" / f"{name}.jsonl", rows)
