@@ -4,7 +4,6 @@ its filters, however large the run.
 Pictures are kept where LYCEUM_TEST_PICTURES says, for people to look at.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from playwright.sync_api import Locator
 from flows.report.comparison import render_comparison
 from flows.runs.compare import compare_runs
 from schemas.evaluation import HELDOUT
-from tests.fakes.chromium import Browser, Page, chromium
+from tests.fakes.chromium import Browser, Page, chromium, picture
 from tests.flows.report.reading import report_file
 from tests.flows.runs.synthetic_run import SKILL, write_run
 
@@ -55,9 +54,7 @@ def opened(
     page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    if directory := os.environ.get("LYCEUM_TEST_PICTURES"):
-        name = f"{path.stem}-{viewport['width']}-{scheme}.png"
-        page.screenshot(path=Path(directory) / name, full_page=True)
+    picture(page, f"{path.stem}-{viewport['width']}-{scheme}")
     return page, heard + [url for url in asked if not url.startswith(("file:", "data:"))]
 
 

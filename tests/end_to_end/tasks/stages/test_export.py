@@ -114,23 +114,21 @@ def test_gemma2_comes_back_in_several_files_and_in_bfloat16_too(tmp_path, dtype,
     assert proof.max_logit_difference < (1e-5 if dtype == "float32" else 0.1)
 
 
-def edit_json(file: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
-    def edit(directory: Path) -> None:
-        value = json.loads((directory / file).read_text(encoding="utf-8"))
-        change(value)
-        (directory / file).write_text(json.dumps(value), encoding="utf-8")
+def edit(file: str, change: Callable[[str], str]) -> Callable[[Path], None]:
+    def spoil(directory: Path) -> None:
+        before = (directory / file).read_text(encoding="utf-8")
+        assert change(before) != before
+        (directory / file).write_text(change(before), encoding="utf-8")
 
-    return edit
+    return spoil
+
+
+def edit_json(file: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    return edit(file, lambda text: (change(value := json.loads(text)), json.dumps(value))[1])
 
 
 def edit_template(old: str, new: str) -> Callable[[Path], None]:
-    def edit(directory: Path) -> None:
-        path = directory / "chat_template.jinja"
-        text = path.read_text(encoding="utf-8")
-        assert old in text
-        path.write_text(text.replace(old, new), encoding="utf-8")
-
-    return edit
+    return edit("chat_template.jinja", lambda text: text.replace(old, new))
 
 
 def swap_weights(directory: Path) -> None:
