@@ -41,3 +41,16 @@ kind = "reasoning_eval"
 inputs = { prompts = "rebalance", policy = "sft" }
 config = { prompt_length = 64, response_length = 64, batch_size = 16, min_items = 2 }
 """
+REWARDED = """
+[stages.grpo]
+kind = "grpo"
+inputs = {{ policy = "sft", prompts = "rebalance"{inputs} }}
+[stages.grpo.config]
+steps = 2
+batch_size = 8
+prompt_length = 64
+response_length = {response}
+optimizer.learning_rate = 1e-3
+rewards = [{{ {reward} }}]
+"""
+"""To be formatted: further inputs, tokens of a response, and the reward's table."""

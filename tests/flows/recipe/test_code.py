@@ -10,21 +10,10 @@ from flows.post_train import post_train
 from flows.preamble import Parameters, prepare
 from flows.recipe.resolve import resolve
 from schemas.base import InputError
-from tests.fakes.recipe import TINY, TRAINED
+from tests.fakes.recipe import REWARDED, TINY, TRAINED
 
-RECIPE = f"""{TINY.replace("summarization", "math")}{TRAINED}
-[stages.grpo]
-kind = "grpo"
-inputs = {{ policy = "sft", prompts = "rebalance" }}
-[stages.grpo.config]
-rewards = [{{ name = "function", path = "mine.py:reward_fn" }}]
-steps = 2
-batch_size = 8
-group_size = 4
-prompt_length = 64
-response_length = 64
-optimizer.learning_rate = 1e-3
-"""
+OWN = 'name = "function", path = "mine.py:reward_fn"'
+RECIPE = TINY + TRAINED + REWARDED.format(inputs="", response=64, reward=OWN)
 MEASURED = """
 [stages.grpo_eval]
 kind = "reasoning_eval"
@@ -50,9 +39,8 @@ def recipe(tmp_path: Path) -> Path:
     return tmp_path / "own" / "own.toml"
 
 
-def key(recipe: Path, *overrides: str, data: Path | None = None) -> str:
-    stage = resolve(str(recipe), overrides, data).stage("grpo")
-    return stage.key({"policy": "1", "prompts": "2"})
+def key(recipe: Path) -> str:
+    return resolve(str(recipe)).stage("grpo").key({"policy": "1", "prompts": "2"})
 
 
 def test_the_files_text_is_part_of_the_key_and_its_place_is_not(recipe, tmp_path):

@@ -10,7 +10,7 @@ from flows.recipe.overrides import TINY as TINY_SIZES
 from flows.recipe.resolve import resolve
 from flows.recipe.shipped import shipped_recipes
 from schemas.base import InputError
-from tests.fakes.recipe import EVALUATED, READS, TINY, TRAINED
+from tests.fakes.recipe import EVALUATED, READS, REWARDED, TINY, TRAINED
 from tests.tasks.models.small_model import write_small_model
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -90,20 +90,10 @@ def test_a_recipe_says_how_it_runs_on_a_laptop(tiny_recipe: Path, tmp_path: Path
         resolve(str(path), ["tiny"])
 
 
-REWARDED = """
-name = "rewarded"
-model = "gemma3-tiny"
-[stages.distill]
-kind = "distill"
-[[stages.distill.config.teachers]]
-name = "procedural"
-[stages.rebalance]
-kind = "rebalance"
-inputs = {{ examples = "distill" }}
-config = {{ quotas.math = {{ train = 8, heldout = 2 }} }}
+JUDGE = """
 [stages.judge]
 kind = "reward_model"
-inputs = {{ prompts = "rebalance" }}
+inputs = { prompts = "rebalance" }
 [stages.judge.config]
 steps = 1
 batch_size = 4
@@ -111,20 +101,6 @@ damaged = 100
 prompt_length = 32
 response_length = 64
 optimizer.learning_rate = 1e-3
-[stages.sft]
-kind = "sft"
-inputs = {{ examples = "rebalance" }}
-config = {{ steps = 1, batch_size = 4, sequence_length = 64, optimizer.learning_rate = 1e-3 }}
-[stages.grpo]
-kind = "grpo"
-inputs = {{ policy = "sft", prompts = "rebalance"{inputs} }}
-[stages.grpo.config]
-steps = 1
-batch_size = 8
-prompt_length = 32
-response_length = {response}
-optimizer.learning_rate = 1e-3
-rewards = [{{ {reward} }}]
 """
 JUDGED = 'name = "rubric_judge", judge = { name = "endpoint", provider = "openai", model = "m" }'
 CRITERIA = 'criteria = [{ title = "unit", text = "Names the unit." }]'
@@ -143,12 +119,12 @@ LEARNED = ', reward_model = "judge"'
     ],
 )
 def test_a_reward_that_lacks_what_it_needs_is_refused_before_anything_runs(
-    tmp_path: Path, reward: str, inputs: str, response: int, problem: str | None
+    tiny_recipe: Path, reward: str, inputs: str, response: int, problem: str | None
 ) -> None:
     """Not by the stage itself, when all models before it are trained."""
-    path = tmp_path / "rewarded.toml"
-    path.write_text(REWARDED.format(reward=reward, inputs=inputs, response=response))
-    found = resolve(str(path))
+    grpo = REWARDED.format(reward=reward, inputs=inputs, response=response)
+    tiny_recipe.write_text(TINY + JUDGE + TRAINED + grpo, encoding="utf-8")
+    found = resolve(str(tiny_recipe))
     with pytest.raises(InputError, match=problem) if problem else nullcontext():
         found.foresee(None)
 
