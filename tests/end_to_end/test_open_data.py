@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example
-from tasks.contract.job import Job
 from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
 from tasks.stages import distill, rebalance
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
+from tests.tasks.jobs import job_at
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -109,22 +107,17 @@ def test_real_grounded_rows_hold_their_context_and_refuse_where_they_must(real_r
 
 
 def test_the_recipes_data_stages_fill_every_quota_from_the_real_records(tmp_path):
-    directories = {name: tmp_path / name for name in ("distill", "rebalance")}
-    for directory in directories.values():
-        directory.mkdir()
     stages = RECIPE["stages"]
     config = distill.Config.parse(stages["distill"]["config"])
-    store = open_store(tmp_path / "store")
-    work = Workspace(store, "distill", "0")
-    metrics = distill.run(Job(config, {}, directories["distill"], work, SHARED))
+    asked = job_at(tmp_path, config, {}, key="distill", data=SHARED)
+    metrics = distill.run(asked)
     assert set(metrics["dropped"]) == {"left_out", "too_long"}
     for source in metrics["sources"]:
         assert source["read"] == source["kept"] + sum(source["dropped"].values())
     assert metrics["rows"] == sum(source["kept"] for source in metrics["sources"])
     quotas = rebalance.Config.parse(stages["rebalance"]["config"])
-    work = Workspace(store, "rebalance", "0")
-    inputs = {"examples": directories["distill"]}
-    metrics = rebalance.run(Job(quotas, inputs, directories["rebalance"], work, SHARED))
+    inputs = {"examples": asked.out}
+    metrics = rebalance.run(job_at(tmp_path, quotas, inputs, key="rebalance", data=SHARED))
     assert set(metrics["domains"]) == {domain.value for domain in Domain}
     for table in ("domains", "groundings"):
         for splits in metrics[table].values():

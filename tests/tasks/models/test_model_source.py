@@ -258,10 +258,10 @@ def test_a_full_disk_is_told_before_the_download(hub, published, gcs, gcs_client
     assert gcs.requests().get("GET download", 0) == 0
 
 
-def upload(bucket: Any, directory: Path, prefix: str = "models/small") -> None:
+def upload(bucket: Any, directory: Path) -> None:
     for path in directory.rglob("*"):
         if path.is_file():
-            blob = bucket.blob(f"{prefix}/{path.relative_to(directory).as_posix()}")
+            blob = bucket.blob(f"models/small/{path.relative_to(directory).as_posix()}")
             blob.upload_from_filename(str(path))
 
 

@@ -34,10 +34,10 @@ def all_refused(*attacks):
 """
 
 
-def attack(code: str, argument: object = None, limits: Limits = Limits()) -> str:
+def attack(code: str, argument: object = None) -> str:
     """What an attack gave, run as an answer's code. It returns `refused(...)` of what it tried."""
     tests = f"result = attack({argument!r})\nassert result == 'refused', result"
-    examined = examine(GUARD + code, tests, limits=limits)
+    examined = examine(GUARD + code, tests)
     return "refused" if examined.ok else examined.detail
 
 

@@ -44,9 +44,7 @@ def config(**changes: Any) -> Config:
     return Config.parse({**table, **changes})
 
 
-def stage(
-    tmp_path: Path, config: Config, teacher: LoadedModel | None = None, store: str = "store"
-) -> Job[Config]:
+def stage(tmp_path: Path, config: Config, teacher: LoadedModel | None = None) -> Job[Config]:
     """A job whose student is the base, with a trained teacher if one is given."""
     inputs = {"prompts": tmp_path / "prompts"}
     inputs["prompts"].mkdir(exist_ok=True)
@@ -56,7 +54,7 @@ def stage(
         inputs["teacher"] = tmp_path / "teacher"
         inputs["teacher"].mkdir(exist_ok=True)
         save_model(teacher, inputs["teacher"])
-    return job_at(tmp_path / store, config, inputs)
+    return job_at(tmp_path / "store", config, inputs)
 
 
 def test_bad_configs_are_refused() -> None:

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from infra.store.store import open_store
-from infra.store.workspace import Workspace
 from schemas.base import InputError
 from schemas.examples import Domain, Example, PreferencePair, Prompt
-from tasks.contract.job import Job, read_jsonl, read_rows
+from tasks.contract.job import read_jsonl, read_rows
 from tasks.stages import distill, rebalance
 from tasks.teachers import procedural
 from tests.fakes.chat_server import ChatServer
+from tests.tasks.jobs import job_at
 
 ROWS = {"math": 300, "summarization": 300}
 LENDER = {"name": "procedural", "rows": ROWS, "grounded": {}}
@@ -56,10 +55,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "input_usd_per_million": 1.0, "output_usd_per_million": 1.0, "prompts": [LENDER],
             **teacher,
         }  # fmt: skip
-        store = open_store(tmp_path / "store")
-        out = {name: tmp_path / name for name in ("distill", "rebalance")}
-        for directory in out.values():
-            directory.mkdir()
         config = {
             "quotas": quotas,
             "near_duplicates": False,
@@ -68,12 +63,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         }
         with ChatServer(reply=oracle) as server:
             monkeypatch.setenv("ORACLE_BASE_URL", server.url)
-            asking = distill.Config.parse({"teachers": [table]})
-            distill.run(Job(asking, {}, out["distill"], Workspace(store, "d", "1")))
-            taking, given = rebalance.Config.parse(config), {"examples": out["distill"]}
-            job = Job(taking, given, out["rebalance"], Workspace(store, "r", "1"))
-            metrics = rebalance.run(job)
-        return out["distill"], out["rebalance"], metrics, server
+            asking = job_at(tmp_path, distill.Config.parse({"teachers": [table]}), {}, key="d")
+            distill.run(asking)
+            given = {"examples": asking.out}
+            taking = job_at(tmp_path, rebalance.Config.parse(config), given, key="r")
+            return asking.out, taking.out, rebalance.run(taking), server
 
     return run
 
@@ -115,7 +109,7 @@ def test_a_spent_budget_ends_the_stage_with_what_it_paid_for(run: Any, tmp_path:
     rows are missing."""
     with pytest.raises(InputError, match="missing"):
         run(max_total_tokens=8000)
-    dropped = Counter(row["cause"] for row in read_rows(tmp_path / "distill" / "dropped.jsonl"))
+    dropped = Counter(row["cause"] for row in read_rows(tmp_path / "out0" / "dropped.jsonl"))
     assert dropped["unasked"] > 10
-    spent = json.loads((tmp_path / "distill" / "teachers.json").read_text())["spent"][0]["tokens"]
+    spent = json.loads((tmp_path / "out0" / "teachers.json").read_text())["spent"][0]["tokens"]
     assert 0 < spent <= 8000

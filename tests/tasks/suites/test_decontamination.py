@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 
 from schemas.base import InputError
-from schemas.examples import Domain, Example, prompt_id
 from tasks.contract.job import read_jsonl, write_jsonl
 from tasks.data.dropped import Dropped
 from tasks.stages import rebalance
 from tests.tasks.jobs import job_at
-from tests.tasks.stages.test_rebalance import distilled, prose
+from tests.tasks.stages.test_rebalance import distilled, example, prose
 
 QUOTAS = {"quotas": {"math": {"train": 20}}, "top_up": 0}
-
-
-def example(text: str, family: str) -> Example:
-    fields = {"domain": Domain.MATH, "answer": "1", "reasoning": "r", "family": family}
-    return Example(id=prompt_id(text), prompt=text, **fields)
 
 
 def short(number: int) -> str:
@@ -43,8 +37,8 @@ def test_rows_that_hold_a_suites_question_are_contaminated_by_it(tmp_path: Path)
         for n in range(910, 913)
     ]
     write_jsonl(tmp_path / "mine.jsonl", mine)
-    rows = [example(prose(n), "prose") for n in range(60)]
-    rows += [example(text, "leak") for text in (prose(900), prose(901), short(910))]
+    rows = [example(prose(n), family="prose") for n in range(60)]
+    rows += [example(text, family="leak") for text in (prose(900), prose(901), short(910))]
     suites = [{"name": "gsm8k"}, {"name": "mmlu", "label": "mine", "path": "mine.jsonl"}]
     inputs = {"examples": distilled(tmp_path / "in", rows)}
     job = job_at(tmp_path, config(suites=suites), inputs, data=tmp_path)
