@@ -16,6 +16,7 @@ from infra.store.store import Store, open_store
 from schemas.artifact import Manifest
 from schemas.job import JobSpec, JobStatus
 from tests.end_to_end.crash.workers import Workers
+from tests.tasks.jobs import spec_of
 
 CHAIN = Path(__file__).parent / "crash" / "chain.toml"
 
@@ -36,17 +37,7 @@ class Chain:
     def spec(self, name: str, attempt: str) -> JobSpec:
         stage = self.stages[name]
         inputs = {port: self.undisturbed(source).ref() for port, source in stage.inputs.items()}
-        return JobSpec(
-            stage=name,
-            kind=stage.kind,
-            key=stage.key({port: ref.digest for port, ref in inputs.items()}),
-            attempt=attempt,
-            store=self.store.uri,
-            target="local",
-            config=stage.config_json,
-            dependencies=stage.dependencies,
-            inputs=inputs,
-        )
+        return spec_of(stage, self.store, inputs, attempt=attempt)
 
     def run(self, spec: JobSpec, *points: tuple[str, str, int, str]) -> int:
         name = f"work/{spec.key}/{spec.attempt}/job.json"

@@ -25,7 +25,6 @@ from infra.settings import Settings
 from infra.store.store import open_store
 from schemas.base import InputError
 from schemas.examples import Domain, Prompt, Trace
-from schemas.job import JobSpec
 from tasks.contract.kinds import stage_kind, stage_kinds, training_kinds
 from tasks.contract.reward import REWARDS, Resources, Response
 from tasks.data.sources import PromptMapping
@@ -38,6 +37,7 @@ from tasks.evaluation.suite_prompts import (
 from tasks.reinforcement.rewarding import Scorer, parse_rewards
 from tasks.verification.verify import check_versions, verify
 from tests.flows.runs.synthetic_run import write_run
+from tests.tasks.jobs import spec_of
 from tests.tasks.worker.test_worker import TOY_WORKER, until
 
 Add = Callable[[str, str, str], None]
@@ -190,16 +190,7 @@ def ran(tmp_path: Path, stage: str, *places: str) -> tuple[Path, dict]:
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{overlays}"
         + TOY_WORKER.format(root=str(ROOT), kinds="nowhere")
     )
-    spec = JobSpec(
-        stage=resolved.name,
-        kind=resolved.kind,
-        key=resolved.key({}),
-        attempt="1",
-        store=store.uri,
-        target="local",
-        config=resolved.config_json,
-        dependencies=resolved.dependencies,
-    )
+    spec = spec_of(resolved, store)
     backend = LocalBackend(Settings(compile_cache=""), command=[sys.executable, str(script)])
     handle = backend.submit(spec)
     status = until(lambda: backend.poll(handle), lambda status: status.state in FINAL)

@@ -20,6 +20,7 @@ from schemas.job import JobSpec
 from tests.fakes.gcs_emulator import Emulator
 from tests.fakes.http import Handler, HttpServer
 from tests.fakes.vm import NAME, SCRIPT, Vm, machines, until
+from tests.tasks.jobs import spec_of
 
 Machine = Callable[..., Vm]
 Tools = Callable[..., str]
@@ -34,9 +35,7 @@ def store(gcs_bucket: str) -> Store:
 def spec(store: Store, tiny_recipe: Path) -> JobSpec:
     """The real stage `distill` of the tiny recipe, submitted for a TPU."""
     stage = resolve(str(tiny_recipe), [], None).stages[0]
-    what = {"stage": stage.name, "kind": stage.kind, "key": stage.key({})}
-    what |= {"config": stage.config_json, "dependencies": stage.dependencies}
-    spec = JobSpec(attempt="1", store=store.uri, target="v5e-8", run="r", **what)
+    spec = spec_of(stage, store, target="v5e-8", run="r")
     store.create_json(attempt_file(spec.key, "1", "job.json"), spec)
     return spec
 

@@ -120,15 +120,13 @@ class Outcome:
     untouched: int
 
 
-def plant(
-    data: Path, scratch: Path, near: NearDuplicates, contamination: Contamination, seed: int = 0
-) -> Outcome:
+def plant(data: Path, scratch: Path) -> Outcome:
     """Plant, clean, count."""
     train, test = (
         [json.loads(line)["question"] for line in (data / "gsm8k" / name).open(encoding="utf-8")]
         for name in ("train_first1000.jsonl", "test.jsonl")
     )
-    rng = random.Random(seed)
+    rng = random.Random(0)
     planted: list[tuple[str, str, int, str]] = [
         ("train", "", at, text) for at, text in enumerate(train)
     ]
@@ -151,7 +149,7 @@ def plant(
             example = Example(id=prompt_id(text), prompt=text, **place, **solved)
             out.write(example.model_dump_json() + "\n")
     items = EvaluationItems("gsm8k", [(str(at), text) for at, text in enumerate(test)])
-    rules = Rules(near, contamination, 0.0, 0.0, seed, ())
+    rules = Rules(NearDuplicates(), Contamination(heldout=False), 0.0, 0.0, 0, ())
     return _count(planted, clean([rows], [items], rules, scratch=scratch / "state"))
 
 

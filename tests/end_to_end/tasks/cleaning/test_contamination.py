@@ -1,6 +1,5 @@
 """Planted leaks and near-duplicates in GSM8K."""
 
-from tasks.cleaning.rules import Contamination, NearDuplicates
 from tests.end_to_end.tasks.cleaning.planted import EACH, LEAKS, plant
 from tests.end_to_end.tasks.records import SHARED, needs_records
 
@@ -8,7 +7,7 @@ from tests.end_to_end.tasks.records import SHARED, needs_records
 @needs_records
 def test_planted_leaks_and_near_duplicates_in_gsm8k_are_found(tmp_path):
     """Floors below what was measured: docs/measurements.md."""
-    outcome = plant(SHARED, tmp_path, NearDuplicates(), Contamination(heldout=False))
+    outcome = plant(SHARED, tmp_path)
     floors = {
         "exact": 1.0,
         "respelled": 0.99,
