@@ -9,21 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from infra.process import ROOT
 from schemas.examples import GROUNDED_REFUSAL, Domain, Example
 from tasks.contract.teacher import TEACHERS
 from tasks.data.dropped import Dropped
 from tasks.stages import distill, rebalance
 from tasks.teachers import dataset
 from tasks.teaching.lesson import Lesson
+from tests.end_to_end.tasks.records import SHARED, needs_records
 from tests.tasks.jobs import job_at
 
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "data"
 RECIPE = tomllib.loads((ROOT / "flows/recipes/open_data.toml").read_text(encoding="utf-8"))
 
-pytestmark = pytest.mark.skipif(
-    not SHARED.is_dir(), reason=f"the real records are not here: {SHARED}"
-)
+pytestmark = needs_records
 
 SOURCES = {
     "gsm8k": ({"train_first1000.jsonl": 1000}, 1000),
