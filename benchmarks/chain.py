@@ -172,8 +172,9 @@ def run(
     out: Path,
     log: Path,
     cache: Path | None = None,
+    limit: float = 3600.0,
 ) -> dict[str, Any]:
-    """Run a stage in a process.
+    """Run a stage in a process, for `limit` seconds at most.
 
     Returns what it said; `wall` and `first` in seconds from its start; `cpu` seconds; `bytes`.
     """
@@ -189,7 +190,7 @@ def run(
     files = map(str, (settings, scratch / "data", policy, out))
     command = [str(python), "-m", f"benchmarks.chain_peers.{program}_side", stage, *files]
     started = time.monotonic()
-    process = watch(command, log, cwd=ROOT, env=environment)
+    process = watch(command, log, limit, cwd=ROOT, env=environment)
     said: dict[str, Any] = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
     said |= {"wall": process.wall, "cpu": process.cpu, "bytes": process.peak}
     return said | {"first": said.get("first", started) - started}

@@ -1,23 +1,30 @@
 """SFT, SimPO and GRPO of a run of a real model, once more: Lyceum beside TRL with PEFT's adapters.
 
     python -m benchmarks.real_chain SCRATCH --store URI --run RUN [--steps sft=8 simpo=5 grpo=4]
+    python -m benchmarks.real_chain SCRATCH --store URI --run RUN --whole STAGE [--steps STAGE=N]
 
 RUN is a finished run of a recipe like `gemma_270m`, with its model in a local directory. Each stage
 begins on both sides with what it began with in that run, and has its rows, pairs, prompts, rewards,
-optimizer, schedule and adapters; both compute in bfloat16, on the CPU.
+optimizer, schedule and adapters; both compute in bfloat16, on the CPU. The first form measures a
+few steps on both sides. The second has TRL make the whole stage (with `--steps`: both sides, one of
+so many steps), and has its model answer the prompts of the run's evaluations, beside the run's own.
 
 Figures are those of `benchmarks.chain`; so is TRL's environment, with PEFT beside it.
 """
 
+import json
+import os
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # of the evaluations, which run in this process
+
 from benchmarks import chain, paired
-from benchmarks.chain_peers.lyceum_side import tokens_of_pair, write_for_peer
-from benchmarks.chain_peers.settings import Settings
+from benchmarks.chain_peers.lyceum_side import run_stage, tokens_of_pair, write_for_peer
+from benchmarks.chain_peers.settings import STAGES, Settings
 from benchmarks.paired import heading, row, tell
 from flows.runs.record import read_run
 from flows.runs.results import RunResults, StageOutput, read_results
@@ -33,6 +40,8 @@ from tasks.stages import sft
 PEER = (*chain.PEER, "peft==0.21.2")
 SHORT = {"sft": 8, "simpo": 5, "grpo": 4}
 """Steps by which a step is timed."""
+LIMIT = 6 * 3600.0
+"""Seconds for a stage: the whole SFT of `gemma_270m` would take TRL two and a half hours."""
 AT_ONCE = 3
 """Examples of SFT that TRL takes at a time; of SimPO and GRPO as many as the recipe does."""
 
@@ -42,16 +51,18 @@ def main() -> None:
     made.add_argument("--store", required=True)
     made.add_argument("--run", required=True)
     made.add_argument("--steps", nargs="*", type=counted, default=[], metavar="STAGE=N")
+    made.add_argument("--whole", choices=STAGES)
     made.add_argument("--peer", type=Path, metavar="PYTHON", help="a Python that has TRL and PEFT")
     options = made.parse_args()
-    store = open_store(options.store)
+    store, steps = open_store(options.store), dict(options.steps)
     results = read_results(store, read_run(store, options.run))
     packages = (*PEER, *chain.FOR_REWARDS)
     peer = options.peer or paired.installed(options.scratch, "trl", packages)
     print(f"{paired.machine(DISTRIBUTION, 'jax')}; {', '.join(PEER)}; run {options.run}")
-    heading("", "Lyceum", "TRL", "TRL / Lyceum")
-    for stage, steps in (dict(options.steps) or SHORT).items():
-        side_by_side(options.scratch, results, peer, stage, steps)
+    if options.whole:
+        whole(options.scratch, results, peer, options.whole, steps.get(options.whole))
+    else:
+        side_by_side(options.scratch, results, peer, steps or SHORT)
 
 
 def counted(text: str) -> tuple[str, int]:
@@ -60,14 +71,30 @@ def counted(text: str) -> tuple[str, int]:
     return name, int(count)
 
 
-def side_by_side(scratch: Path, results: RunResults, peer: Path, stage: str, steps: int) -> None:
-    """Print the lines of a few steps of a stage."""
+def side_by_side(scratch: Path, results: RunResults, peer: Path, steps: dict[str, int]) -> None:
+    """Print the table of a few steps of each stage."""
+    heading("", "Lyceum", "TRL", "TRL / Lyceum")
+    for stage, count in steps.items():
+        settings = settings_of(scratch, results, stage, count)
+        sides = [one(scratch, results, peer, name, stage, settings) for name in ("lyceum", "trl")]
+        for name, field, unit, form, more in chain.FIGURES:
+            ours, theirs = (side[field] / unit for side in sides)
+            ratio = ours / theirs if more else theirs / ours
+            row(f"{stage}: {name}", format(ours, form), format(theirs, form), f"{ratio:.2f}")
+
+
+def whole(scratch: Path, results: RunResults, peer: Path, stage: str, steps: int | None) -> None:
+    """Have TRL make a whole stage, or both sides one of so many steps, and evaluate what comes out.
+    Differences are of TRL's model since Lyceum's, paired by prompt."""
     settings = settings_of(scratch, results, stage, steps)
-    sides = [one(scratch, results, peer, name, stage, settings) for name in ("lyceum", "trl")]
-    for name, field, unit, form, more in chain.FIGURES:
-        ours, theirs = (side[field] / unit for side in sides)
-        ratio = ours / theirs if more else theirs / ours
-        row(f"{stage}: {name}", format(ours, form), format(theirs, form), f"{ratio:.2f}")
+    for program in ("lyceum", "trl") if steps else ("trl",):
+        print(program, json.dumps(one(scratch, results, peer, program, stage, settings)))
+    for asked in results.evaluations_of(stage):
+        inputs = {"prompts": directory(results, asked.spec.inputs["prompts"])}
+        ours = directory(results, asked.name)
+        if steps:
+            ours = evaluated(scratch, "lyceum", stage, asked, inputs)
+        evaluated(scratch, "trl", stage, asked, {**inputs, "baseline": ours})
 
 
 def one(
@@ -82,13 +109,29 @@ def one(
     python = peer if program == "trl" else Path(sys.executable)
     policy = with_tokenizer_json(policy_of(results, stage), scratch / stage / "policy")
     files = (asked, policy, out, log, scratch / "compiled")
-    found = chain.run(scratch / stage, program, python, stage, *files)
+    found = chain.run(scratch / stage, program, python, stage, *files, limit=LIMIT)
     tell(f"{stage}, {program}: {found}")
     return found
 
 
-def settings_of(scratch: Path, results: RunResults, stage: str, steps: int) -> Settings:
-    """The settings of both sides for so many steps of a stage; writes its rows below `scratch`."""
+def evaluated(
+    scratch: Path, program: str, stage: str, asked: StageOutput, inputs: dict[str, Path]
+) -> Path:
+    """Ask the model that one side made what the run asked its own. Returns the artifact."""
+    out = scratch / program / f"{stage}-{asked.name}"
+    shutil.rmtree(out, ignore_errors=True)
+    given = {**inputs, "policy": scratch / program / stage}
+    metrics = run_stage(asked.spec.kind, config_of(asked), given, out)
+    print(program, asked.name, json.dumps(metrics), flush=True)
+    return out
+
+
+def settings_of(scratch: Path, results: RunResults, stage: str, steps: int | None) -> Settings:
+    """The settings of both sides for one stage; writes its rows below `scratch`.
+
+    Args:
+        steps: in place of the recipe's.
+    """
     output = results.stages[stage]
     table, source = (
         config_of(output),
@@ -112,6 +155,7 @@ def settings_of(scratch: Path, results: RunResults, stage: str, steps: int) -> S
             "tokens": {stage: config.batch_size * float(in_a_row)},
             "micro": {stage: AT_ONCE},
         }
+        steps = steps or round(config.epochs * len(packed) / config.batch_size)
     elif stage == "simpo":
         pairs = output.read("pairs.jsonl", PreferencePair)
         write_jsonl(data / "pairs.jsonl", pairs)
@@ -135,6 +179,7 @@ def settings_of(scratch: Path, results: RunResults, stage: str, steps: int) -> S
         found |= {"micro": {stage: config.micro_batch_size or config.batch_size}}
         found |= {name: table[name] for name in ("prompt_length", "response_length")}
     write_for_peer(data, tokenizer, examples, pairs)
+    steps = steps or config.steps
     optimizer, lora = config.optimizer, config.lora
     return replace(
         Settings(model=str(results.record.recipe.model), cpu=True, seed=config.seed),
