@@ -103,22 +103,7 @@ def hold(
     Raises:
         Stopped: `stop` was set while waiting.
     """
-    stop, silence = stop or threading.Event(), Silence(max(seconds / 3, 3 * poll_seconds))
-    generation, told = 0, 0
-    while True:
-        generation, record = _newest(store, key, generation)
-        silent = silence.of((generation, record))
-        if record is None or is_gone(record) or silent > seconds:
-            if record is not None:
-                waiting(f"{record} is gone; taking over")
-            lease = Lease(key, generation + 1, _record(owner))
-            if _taken(store, lease):
-                break
-        elif told != generation:
-            waiting(f"{record} is running this stage; waiting for it")
-            told = generation
-        if stop.wait(poll_seconds):
-            raise Stopped(f"stopped while waiting for {record or 'another run'}")
+    lease = _acquire(store, key, owner, seconds, poll_seconds, waiting, stop or threading.Event())
     try:
         with _beating(store, lease, seconds / 3):
             yield lease
@@ -249,6 +234,33 @@ def seize(
     finally:
         if _is_ours(store, lease):
             _erase(store, lease)
+
+
+def _acquire(
+    store: Store,
+    key: str,
+    owner: str,
+    seconds: float,
+    poll_seconds: float,
+    waiting: Callable[[str], None],
+    stop: threading.Event,
+) -> Lease:
+    silence = Silence(max(seconds / 3, 3 * poll_seconds))
+    generation, told = 0, 0
+    while True:
+        generation, record = _newest(store, key, generation)
+        silent = silence.of((generation, record))
+        if record is None or is_gone(record) or silent > seconds:
+            if record is not None:
+                waiting(f"{record} is gone; taking over")
+            lease = Lease(key, generation + 1, _record(owner))
+            if _taken(store, lease):
+                return lease
+        elif told != generation:
+            waiting(f"{record} is running this stage; waiting for it")
+            told = generation
+        if stop.wait(poll_seconds):
+            raise Stopped(f"stopped while waiting for {record or 'another run'}")
 
 
 def _taken(store: Store, lease: Lease) -> bool:
