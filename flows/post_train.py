@@ -56,13 +56,9 @@ def post_train(
     watch = WATCH.get(None) or followed(Watch(), logged)
     WATCH.set(watch)
     try:
-        prepared, begun = taken() or Handed(
-            prepare(
-                Parameters(
-                    recipe, target, store or context().settings.store, overrides, data, force
-                )
-            )
-        )
+        place = store or context().settings.store
+        given = Parameters(recipe, target, place, overrides, data, force)
+        prepared, begun = taken() or Handed(prepare(given))
         if target != "local":
             get_run_logger().info("planning for %s", target)
         plan, opened = prepared.plan, prepared.opened

@@ -50,11 +50,7 @@ class LocalBackend(JobBackend):
             begins as a fork where that is possible (`infra.forks`).
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        command: Sequence[str] = WORKER,
-    ) -> None:
+    def __init__(self, settings: Settings, command: Sequence[str] = WORKER) -> None:
         self._settings = settings
         self._command, self._look = tuple(command), find
         self._jobs: dict[JobHandle, _Job] = {}
@@ -123,16 +119,8 @@ class LocalBackend(JobBackend):
             job.worker.pause()
 
     def log(self, handle: JobHandle, offset: int) -> tuple[str, int]:
-        job = self._jobs.get(handle)
-        if job is not None:
-            path = job.worker.log
-        else:
-            path = (
-                context()
-                .store(handle.store, write=False)
-                .path(attempt_file(handle.key, handle.attempt, "log.txt"))
-            )
-        data = read_lines(path, offset)
+        store = context().store(handle.store, write=False)
+        data = read_lines(store.path(attempt_file(handle.key, handle.attempt, "log.txt")), offset)
         return mask(data.decode("utf-8", errors="replace")), offset + len(data)
 
     def attach(self, store: Store, key: str, run: str, attempts: Sequence[str]) -> JobHandle | None:
@@ -214,13 +202,8 @@ class LocalBackend(JobBackend):
                     text = job.store.path(file).read_text(encoding="utf-8", errors="replace")
                     job.store.write_bytes(file, mask(text).encode())
         except (OSError, InputError) as error:
-            log.warning(
-                "the log of job %s/%s could not be copied to %s: %s",
-                handle.key,
-                handle.attempt,
-                job.store.uri,
-                error,
-            )
+            said = "the log of job %s/%s could not be copied to %s: %s"
+            log.warning(said, handle.key, handle.attempt, job.store.uri, error)
 
     def _poll_elsewhere(self, handle: JobHandle) -> JobStatus:
         """A job that another process submitted: alive as long as its heart is seen to beat. Clocks

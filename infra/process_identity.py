@@ -52,8 +52,5 @@ def _namespace() -> str:
     """The id that separates machines of one name: on Linux that of the running kernel and, for
     containers, of the process namespace. It is constant while a process lives."""
     boot, link = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    return (
-        f"{boot.read_text(encoding='ascii').strip()} {os.readlink(link)}"
-        if boot.is_file() and link.is_symlink()
-        else ""
-    )
+    known = boot.is_file() and link.is_symlink()
+    return f"{boot.read_text(encoding='ascii').strip()} {os.readlink(link)}" if known else ""

@@ -140,7 +140,7 @@ def run_all(
         observed(deadline, pause, stop, terminal.say),
         ExitStack() as stack,
     ):
-        lined = [_Lane(one, terminal.beside(one.label), stop, pause) for one in runs]
+        lined = [_Lane(one, Terminal(above=terminal, label=one.label), stop, pause) for one in runs]
         cold = running_api() is None
         waiting = [one for one in lined if not (cold and one.is_cached())]
         if not waiting:

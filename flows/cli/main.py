@@ -82,10 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("stopped; run the same command again to continue", 130)
     except BrokenPipeError:  # `lyceum runs | head`: whoever read our output has gone
         return 1
-    except (
-        OSError,
-        MemoryError,
-    ) as error:  # the machine's: a disk that fails, a network that is gone, no memory left
+    # the machine's: a disk that fails, a network that is gone, no memory left
+    except (OSError, MemoryError) as error:
         return _fail(str(error) or "this machine's memory is used up", 1)
 
 

@@ -47,11 +47,6 @@ def _as_it_is(text: str) -> None:
     _console().print(Shown(plain(text)), soft_wrap=True)
 
 
-def _paragraph(paragraph: ui.Paragraph) -> None:
-    if "note" not in paragraph.classes:
-        line(paragraph.text)
-
-
 def _sentences(sentences: ui.Sentences) -> None:
     for _, text in sentences.items:
         line(text)
@@ -82,7 +77,7 @@ def _table(table: Table) -> None:
 _FORMS: ui.Forms[None] = {
     str: line,
     ui.Heading: lambda heading: line(heading.text),
-    ui.Paragraph: _paragraph,
+    ui.Paragraph: lambda one: None if "note" in one.classes else line(one.text),
     ui.Code: lambda code: _as_it_is(code.text),
     ui.Table: _table,
     ui.Figure: lambda figure: None,

@@ -80,10 +80,6 @@ class Terminal:
             transient=True,
         )
 
-    def beside(self, label: str) -> "Terminal":
-        """The same terminal, for one of several runs."""
-        return Terminal(above=self, label=label)
-
     def __enter__(self) -> Self:
         if self._live:
             self._bars.start()

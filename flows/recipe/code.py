@@ -12,7 +12,7 @@ import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from schemas.base import InputError
 
@@ -22,13 +22,6 @@ FIELDS = ("rewards", "metrics")
 
 LONGEST = 1_000_000
 """The most bytes of a file of code."""
-
-
-class Code(NamedTuple):
-    """A file that a recipe runs: its place, and its text."""
-
-    file: Path
-    source: str
 
 
 def with_code(config: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
@@ -49,9 +42,9 @@ def with_code(config: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, A
                 ' "FILE.py:FUNCTION" and leave source out.'
             )
         if isinstance(path := table.get("path"), str):
-            code = _read(path, folders, f"config.{field}.{number}.path")
+            _, source = _read(path, folders, f"config.{field}.{number}.path")
             found[field] = list(found[field])
-            found[field][number] = {**table, "source": code.source}
+            found[field][number] = {**table, "source": source}
     return found
 
 
@@ -74,24 +67,23 @@ def require_consent(
     named = [*unused]
     for stage, config in configs.items():
         for _, _, table in _tables(config):
-            code = _read(table["path"], folders, f"stages.{stage}")
-            name = code.file.name
+            file, source = _read(table["path"], folders, f"stages.{stage}")
             if allowed is None:
                 raise InputError(
                     f"stages.{stage} runs code that the recipe names, {table['path']}, and only"
-                    f" `lyceum run --code {name}` on a command line does that: no deployment, no"
-                    " schedule."
+                    f" `lyceum run --code {file.name}` on a command line does that: no deployment,"
+                    " no schedule."
                 )
-            if code.file not in named:
-                digest = hashlib.sha256(code.source.encode()).hexdigest()[:12]
-                typed = shlex.quote(os.path.relpath(code.file))
+            if file not in named:
+                digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+                typed = shlex.quote(os.path.relpath(file))
                 raise InputError(
-                    f"stages.{stage} runs code with all your rights: {code.file} (sha256"
+                    f"stages.{stage} runs code with all your rights: {file} (sha256"
                     f" {digest}...). Read it; --code {typed} allows it."
                 )
-            if code.source != table["source"]:
-                raise InputError(f"{code.file} was changed meanwhile; run the same command again.")
-            unused.pop(code.file, None)
+            if source != table["source"]:
+                raise InputError(f"{file} was changed meanwhile; run the same command again.")
+            unused.pop(file, None)
     for file in unused.values():
         raise InputError(
             f'--code {file}: no stage runs it; a reward or metric does that names it, path = "'
@@ -119,7 +111,8 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _read(path: str, folders: Sequence[Path], where: str) -> Code:
+def _read(path: str, folders: Sequence[Path], where: str) -> tuple[Path, str]:
+    """The file of code at a path, `FILE.py:FUNCTION`, and its text."""
     name, _, _ = path.rpartition(":")
     pure = PurePosixPath(name)
     if not name.endswith(".py") or pure.is_absolute() or ".." in pure.parts or "\0" in name:
@@ -143,6 +136,6 @@ def _read(path: str, folders: Sequence[Path], where: str) -> Code:
             raise InputError(f"{where}: cannot read {file}: {error}") from error
         if not source.strip():
             raise InputError(f"{where}: {file} is empty.")
-        return Code(file, source)
+        return file, source
     places = " or in ".join(map(str, folders)) or "a recipe that comes with Lyceum: name --data DIR"
     raise InputError(f"{where}: there is no file {name} in {places}.")

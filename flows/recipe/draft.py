@@ -214,10 +214,8 @@ def parted(column: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             tagged = sum("</answer>" in one for one in told) * 2 > len(told)
             after = {"after": "<answer>", "before": "</answer>"} if tagged else {"after": end}
             thoughts = {"before": end, "without": f"<{tag}>"}
-            return {
-                "reasoning": {"column": column, **thoughts},
-                "answer": {"column": column, **after},
-            }
+            parts = {"reasoning": thoughts, "answer": after}
+            return {part: {"column": column, **its} for part, its in parts.items()}
     return {}
 
 

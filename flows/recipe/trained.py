@@ -31,11 +31,7 @@ def finished_stage(
         InputError: the run has no such stage, or its artifact is gone.
         StageFailed: its artifact is damaged.
     """
-    found = {
-        made.name: made
-        for made in record.stages
-        if made.kind in kinds and made.artifact is not None
-    }
+    found = {one.name: one for one in record.stages if one.kind in kinds and one.artifact}
     if not found:
         raise InputError(
             f"run {record.run_id!r} has no {what}: none of its stages of kind"

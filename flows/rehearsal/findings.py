@@ -56,11 +56,7 @@ def findings_of(run: RunResults, ready: Rehearsed, tallies: Mapping[str, Tally])
     found += of_settings(ready.whole.stages, ready.endpoints)
     notes += setting_notes(ready.resolved.stages, ready.whole.stages, ready.endpoints)
     found += _of_judges(tallies)
-    audits = {
-        stage.name: audit
-        for stage in run.stages.values()
-        if (audit := stage.json("reward_audit.json"))
-    }
+    audits = run.audits
     allow = dict(ready.whole.rehearsal.allow) if ready.whole.rehearsal else {}
     told = [{"name": one.name, "text": one.text, "allowed": allow.get(one.name)} for one in found]
     for stage, audit in audits.items():

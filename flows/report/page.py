@@ -70,12 +70,9 @@ class Report:
 
 def written_by(record: RunRecord) -> ui.Paragraph:
     """The footer: the command that writes the page again."""
-    again = (
-        "Written by ",
-        ui.code(copied("report", record.run_id, store=record.store)),
-        " from the artifacts in ",
-    )
-    return ui.Paragraph((*again, ui.code(record.store), "."), "note")
+    again = ui.code(copied("report", record.run_id, store=record.store))
+    whence = " from the artifacts in ", ui.code(record.store)
+    return ui.Paragraph(("Written by ", again, *whence, "."), "note")
 
 
 def report_name(run_id: str) -> str:

@@ -89,10 +89,8 @@ def _overall(run: RunResults, effect: Effect) -> str:
     change = effect.change
     before, after = percent(change.before.value), percent(change.after.value)
     both = f"{change.before.n:,} and " if not change.paired else ""
-    asked, model = (
-        f"{both}{amount(change.after.n, 'held-out prompt')}",
-        short_model(run.record.recipe.model),
-    )
+    asked = f"{both}{amount(change.after.n, 'held-out prompt')}"
+    model = short_model(run.record.recipe.model)
     last = "training" if effect.stage == [*run.models][-1] else effect.stage
     text = f"On {asked}, the {effect.metric.label} of {model} is {after} after"
     if effect.metric is EXACT:

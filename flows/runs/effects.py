@@ -87,13 +87,10 @@ def metrics_of(*runs: RunResults) -> list[Metric]:
         for kind in kinds_producing(Product.ANSWERS)
     }
     kinds = Counter(name for functions in found.values() for name in functions)
-    return [
-        *METRICS,
-        *(
-            Metric(kind, name, name if kinds[name] == 1 else f"{name} in {kind}", one)
-            for kind, functions in found.items()
-            for name, one in functions.items()
-        ),
+    return list(METRICS) + [
+        Metric(kind, name, name if kinds[name] == 1 else f"{name} in {kind}", one)
+        for kind, functions in found.items()
+        for name, one in functions.items()
     ]
 
 

@@ -177,11 +177,8 @@ def left(record: RunRecord) -> list[str]:
 
 def read_run(store: Store, run_id: str) -> RunRecord:
     """The record of a run. Raises InputError naming the known runs."""
-    record = (
-        None
-        if name_problem(run_id) or "/" in run_id
-        else store.read_json(record_name(run_id), RunRecord)
-    )
+    allowed = not (name_problem(run_id) or "/" in run_id)
+    record = store.read_json(record_name(run_id), RunRecord) if allowed else None
     if record is None:
         known = store.list_runs()
         valid = nearest(run_id, known) if known else " It has no runs; --store URI names another."

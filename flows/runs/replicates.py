@@ -188,17 +188,15 @@ def told(runs: Replicates) -> dict[str, Any]:
 
 
 def _effect_row(one: Over) -> dict[str, Any]:
-    changes = {str(seed): effect.change for seed, effect in one.effects.items()}
+    changes = {seed: effect.change for seed, effect in one.effects.items()}
+    seeds = {str(n): {"value": its.delta, **asdict(its.interval)} for n, its in changes.items()}
     return {
         **_row(one, one.part),
         "stage": one.stage,
         "since": one.since,
         "p": one.p,
         "direction": one.direction,
-        "seeds": {
-            seed: {"value": change.delta, **asdict(change.interval)}
-            for seed, change in changes.items()
-        },
+        "seeds": seeds,
     }
 
 

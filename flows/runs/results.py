@@ -194,6 +194,12 @@ class RunResults:
         what is missing."""
         return {stage.name: stage.problem for stage in self.stages.values() if stage.problem}
 
+    @property
+    def audits(self) -> dict[str, Any]:
+        """Stage -> its audit of rewards (`tasks.rehearsal.reward_audit`)."""
+        found = {one.name: one.json("reward_audit.json") for one in self.stages.values()}
+        return {name: audit for name, audit in found.items() if audit}
+
     @cached_property
     def models(self) -> dict[str, Model]:
         """The base model and every trained stage of the recipe, in file order."""

@@ -155,13 +155,9 @@ def prefect_server(
     reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     api = Api(f"http://{in_url(reached)}:{port}/api", options.get(SERVER_KEY) or key.new_key())
     # The pages ask the API of the origin that they came from.
-    own = {
-        "PREFECT_SERVER_API_PORT": str(port),
-        "PREFECT_UI_API_URL": "/api",
-        SERVER_KEY: api.key or "",
-    }
-    origin = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": front or api.ui}
-    environment = {**os.environ, **QUIET, **options, **origin, **own, **api.environment}
+    own = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": front or api.ui, "PREFECT_UI_API_URL": "/api"}
+    own |= {"PREFECT_SERVER_API_PORT": str(port), SERVER_KEY: api.key or ""}
+    environment = {**os.environ, **QUIET, **options, **own, **api.environment}
     arguments = (host, str(port), *([front] if front else []))
     with bound(host, port), tempfile.TemporaryFile() as log:
 
@@ -266,15 +262,10 @@ def _code(url: str, path: str, seconds: float, headers: dict[str, str]) -> int:
 def bypass_proxy() -> None:
     """Send requests of this process and its children to this machine past the environment's proxy,
     which could not find us."""
-    names = [
-        name
-        for name in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",")
-        if name
-    ]
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    names = [*filter(None, given.split(",")), "127.0.0.1", "localhost"]
     if "*" not in names:
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(
-            dict.fromkeys([*names, "127.0.0.1", "localhost"])
-        )
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(names))
 
 
 def free_port() -> int:

@@ -77,17 +77,10 @@ def serve(
         tempfile.TemporaryFile() as log,
     ):
         page = _register(api, offered)
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in (SERVER_KEY, "PREFECT_API_KEY")
-        }
-        environment = {
-            "PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS,
-            **inherited,
-            **QUIET,
-            **api.environment,
-        }
+        environment = {"PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS, **os.environ, **QUIET}
+        for name in (SERVER_KEY, "PREFECT_API_KEY"):
+            environment.pop(name, None)
+        environment |= api.environment
         process = process_tree.start("flows.server.serve", environment=environment, log=log)
         try:
             file = key.write(home, api)
@@ -188,12 +181,10 @@ def _register(api: Api, recipes: Sequence[dict[str, Any]]) -> str:
     try:
         with reaching(api), get_client(sync_client=True) as client:
             if POOL not in [pool.name for pool in client.read_work_pools()]:
+                about = "Runs flows where `lyceum serve` is."
                 client.create_work_pool(
                     WorkPoolCreate(
-                        name=POOL,
-                        type=POOL_TYPE,
-                        base_job_template=template(),
-                        description="Runs flows where `lyceum serve` is.",
+                        name=POOL, type=POOL_TYPE, base_job_template=template(), description=about
                     )
                 )
             # it may be another version's

@@ -173,11 +173,8 @@ def unheld(
     with ThreadPoolExecutor(_LOOKS) as pool:
         looks = dict(zip(keys, pool.map(look, keys), strict=True))
     began = time.monotonic()
-    free = {
-        key: generation
-        for key, (generation, record) in looks.items()
-        if record is None or is_gone(record)
-    }
+    gone = (key for key, (_, record) in looks.items() if record is None or is_gone(record))
+    free = {key: looks[key][0] for key in gone}
     silent = {key: look for key, look in looks.items() if key not in free}
     if silent:
         waiting(
@@ -378,11 +375,8 @@ def _renew(store: Store, lease: Lease, seconds: float, released: bool = False) -
             lease.key,
         )
     elif lease.unheard_since is not None:
-        log.info(
-            "the lease of %s is renewed again after %.0f s",
-            lease.key,
-            time.monotonic() - lease.unheard_since,
-        )
+        away = time.monotonic() - lease.unheard_since
+        log.info("the lease of %s is renewed again after %.0f s", lease.key, away)
     lease.unheard_since = None
 
 

@@ -58,11 +58,8 @@ class Workspace:
     def local(self, name: str) -> Path:
         """A path on this machine for this attempt and host alone; on the store's disk if the store
         is a directory."""
-        return self._store.path(
-            attempt_file(
-                self._key, self.attempt, f"hosts/{self._host}/{name}" if self._host else name
-            )
-        )
+        own = f"hosts/{self._host}/{name}" if self._host else name
+        return self._store.path(attempt_file(self._key, self.attempt, own))
 
     def scratch(self, name: str) -> Path:
         """A fresh empty directory at `local(name)`."""

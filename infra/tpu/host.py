@@ -105,6 +105,11 @@ class Place:
             boot_log=Path(environment["LYCEUM_BOOT_LOG"]),
         )
 
+    @property
+    def log(self) -> str:
+        """The file that takes this host's log."""
+        return f"hosts/{self.host}.log.txt" if self.host else "log.txt"
+
     def file(self, name: str) -> str:
         return attempt_file(self.key, self.attempt, name)
 
@@ -116,12 +121,7 @@ class Agent:
         self._place = place
         self._store = store
         self._settings = settings
-        self._worker = Worker(
-            store,
-            place.key,
-            place.attempt,
-            log="log.txt" if place.host == 0 else f"hosts/{place.host}.log.txt",
-        )
+        self._worker = Worker(store, place.key, place.attempt, log=place.log)
         self._log = Log(store, place, self._worker.log)
         self._status = JobStatus(state="running", heartbeat=time.time())
         self._target = ""
@@ -341,8 +341,8 @@ class Log:
     def keep(self, final: JobStatus) -> None:
         """The whole log in one object, in place of the pieces. Raises OSError or InputError."""
         if self._place.host == 0 or final.state != "succeeded":
-            name = "log.txt" if self._place.host == 0 else f"hosts/{self._place.host}.log.txt"
-            self._store.write_bytes(self._place.file(name), masked_lines(self._path.read_bytes()))
+            name = self._place.file(self._place.log)
+            self._store.write_bytes(name, masked_lines(self._path.read_bytes()))
         if self._place.host == 0:
             self._store.remove(self._place.file("log"))
 
@@ -350,11 +350,8 @@ class Log:
 def masked_lines(data: bytes) -> bytes:
     """`data`, whole lines, masked. An ampersand between lines keeps one from being masked because
     of the line before it."""
-    return (
-        mask(data.decode("utf-8", errors="replace").replace("\n", "\n&"))
-        .replace("\n&", "\n")
-        .encode("utf-8")
-    )
+    text = data.decode("utf-8", errors="replace").replace("\n", "\n&")
+    return mask(text).replace("\n&", "\n").encode()
 
 
 def _removed(api: TpuApi, resource: str) -> bool:

@@ -206,10 +206,6 @@ def _delete(api: TpuApi, resource: Resource, tpu: TpuSettings, mine: Callable[[]
         except ApiError as error:
             problem = f" ({error})"
         time.sleep(tpu.poll_seconds)
-    log.error(
-        "%s is still there%s. Delete by hand: %s",
-        resource.name,
-        problem,
-        deletion_command(resource.name),
-    )
+    by_hand = deletion_command(resource.name)
+    log.error("%s is still there%s. Delete by hand: %s", resource.name, problem, by_hand)
     return False

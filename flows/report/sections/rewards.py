@@ -17,12 +17,7 @@ _NOTE = "Mean values; the lead is the mean difference of the totals with its 95%
 
 def blocks(run: RunResults) -> list[Block]:
     """A table per audited stage, at the last audited update, and the findings that were allowed."""
-    found = [
-        block
-        for stage in run.stages.values()
-        if (audit := stage.json("reward_audit.json"))
-        for block in audit_blocks(stage.name, audit)
-    ]
+    found = [block for named in run.audits.items() for block in audit_blocks(*named)]
     return [_INTRODUCTION, *found, Paragraph(_NOTE, "note")] if found else []
 
 
@@ -36,12 +31,9 @@ def audit_blocks(stage: str, found: dict[str, Any]) -> Iterator[Block]:
     ]
     yield Heading(f"{stage}, update {update}, {amount(found['prompts'], 'prompt')}", 3)
     yield card(Table((Column("response", "text"), *names, "reference leads by"), rows))
-    yield Sentences(
-        [
-            ("bad", f"{one['text']}." + (f" Allowed: {one['allowed']}" if one["allowed"] else ""))
-            for one in found["findings"]
-        ]
-    )
+    allowed = (f" Allowed: {one['allowed']}" if one["allowed"] else "" for one in found["findings"])
+    said = zip(found["findings"], allowed, strict=True)
+    yield Sentences([("bad", f"{one['text']}.{more}") for one, more in said])
 
 
 def _lead(lead: dict[str, float] | None) -> Cell | str:
