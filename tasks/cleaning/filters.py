@@ -1,13 +1,12 @@
 """Filters of rows: too long for a model's fixed shapes, in another language, or with personal data.
 
-A filter is a picklable callable on a batch of rows (parsed lines of `examples.jsonl` or
-`unsolved.jsonl`); for each it returns None, or `(cause, detail)` of why the row is dropped. So
+A filter is a picklable callable on a row (a parsed line of `examples.jsonl` or
+`unsolved.jsonl`); it returns None, or `(cause, detail)` of why the row is dropped. So
 `tasks.cleaning.clean` can run it in any process, on this machine or another.
 """
 
 import ipaddress
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +18,7 @@ from tasks.data.tokens import Tokenizer, prompt_tokens, response_tokens
 
 Row = Mapping[str, Any]
 Cause = CleaningCause | Literal["too_long"]
-Filter = Callable[[Sequence[Row]], list[tuple[Cause, str] | None]]
+Filter = Callable[[Row], tuple[Cause, str] | None]
 
 
 def response_of(row: Row) -> str | None:
@@ -35,19 +34,8 @@ def texts_of(row: Row) -> Iterator[str]:
     return (row[key] for key in ("prompt", "reasoning", "proof", "answer") if row.get(key))
 
 
-class RowFilter(ABC):
-    """A filter that looks at each row by itself (`judge`)."""
-
-    def __call__(self, rows: Sequence[Row]) -> list[tuple[Cause, str] | None]:
-        return [self.judge(row) for row in rows]
-
-    @abstractmethod
-    def judge(self, row: Row) -> tuple[Cause, str] | None:
-        """Why a row is dropped; None: it is not."""
-
-
 @dataclass(frozen=True)
-class Length(RowFilter):
+class Length:
     """Drops rows whose prompt or response has more tokens than its fixed shape.
 
     A token covers at least one byte of the text: Gemma's SentencePiece models keep text as it is
@@ -63,7 +51,7 @@ class Length(RowFilter):
     prompt: int | None = None
     response: int | None = None
 
-    def judge(self, row: Row) -> tuple[Cause, str] | None:
+    def __call__(self, row: Row) -> tuple[Cause, str] | None:
         tokenizer = _tokenizer(self.tokenizer)
         for part, text, limit, count in (
             ("prompt", row["prompt"], self.prompt, prompt_tokens),
@@ -78,10 +66,8 @@ class Length(RowFilter):
         return None
 
 
-@cache
-def _tokenizer(model: bytes) -> Tokenizer:
-    """One for each process."""
-    return Tokenizer(model)
+_tokenizer = cache(Tokenizer)
+"""One for each process."""
 
 
 CERTAIN = 0.5
@@ -120,13 +106,13 @@ def _identifier() -> Any:
 
 
 @dataclass(frozen=True)
-class Languages(RowFilter):
+class Languages:
     """Drops rows whose prompt or response is in none of these languages. Answers that are code are
     not checked."""
 
     codes: tuple[str, ...]
 
-    def judge(self, row: Row) -> tuple[Cause, str] | None:
+    def __call__(self, row: Row) -> tuple[Cause, str] | None:
         response = [row.get("reasoning", ""), "" if row["domain"] == "coding" else row["answer"]]
         for part, text in (("prompt", row["prompt"]), ("response", "\n".join(response))):
             found = language_of(text)
@@ -228,12 +214,12 @@ def _mod_97(iban: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Pii(RowFilter):
+class Pii:
     """Drops rows with personal data of these kinds in their prompt, reasoning or answer."""
 
     kinds: tuple[PiiKind, ...]
 
-    def judge(self, row: Row) -> tuple[Cause, str] | None:
+    def __call__(self, row: Row) -> tuple[Cause, str] | None:
         for text in texts_of(row):
             if found := pii_of(text, self.kinds):
                 kind, data = found

@@ -116,10 +116,7 @@ def allocate(quota: int, available: Mapping[int, int]) -> dict[int, int]:
     total = sum(available.values())
     if not 0 <= quota <= total:
         raise ValueError(f"cannot take {quota} of {total} rows")
-    shares = {
-        stratum: Fraction(quota * size, total) if total else Fraction(0)
-        for stratum, size in available.items()
-    }
+    shares = {one: Fraction(quota * size, total or 1) for one, size in available.items()}
     parts = {stratum: int(share) for stratum, share in shares.items()}
     by_remainder = sorted((parts[stratum] - shares[stratum], stratum) for stratum in available)
     for _, stratum in by_remainder[: quota - sum(parts.values())]:

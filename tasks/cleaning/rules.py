@@ -109,7 +109,7 @@ class Rules:
         near_duplicates, contamination: None: skip it.
         validation_fraction, heldout_fraction: of the splits.
         seed: of the order in which near duplicates become leaders.
-        filters: called with batches of parsed rows, in processes of their own: they must pickle.
+        filters: called with each parsed row, in processes of their own: they must pickle.
     """
 
     near_duplicates: NearDuplicates | None

@@ -192,8 +192,7 @@ def _filter(
     order of the rows."""
     reasons: dict[int, str] = {}
     for judge in filters:
-        left = np.flatnonzero(causes == 0).tolist()
-        for at, verdict in zip(left, judge([rows[at] for at in left]), strict=True):
-            if verdict is not None:
+        for at in np.flatnonzero(causes == 0).tolist():
+            if (verdict := judge(rows[at])) is not None:
                 causes[at], reasons[at] = CAUSES.index(verdict[0]), verdict[1]
     return [reasons[at] for at in sorted(reasons)]

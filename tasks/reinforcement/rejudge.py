@@ -181,11 +181,8 @@ def _source(
         for (_, update), prompt in asked.items()
     ):
         return "scored"
-    differs = {
-        name
-        for name, value in config.model_dump(mode="json").items()
-        if old.model_dump(mode="json")[name] != value
-    }
+    before = old.model_dump(mode="json")
+    differs = {name for name, now in config.model_dump(mode="json").items() if before[name] != now}
     differs -= {"judge"} if _same_judge(config, old) else set()
     # of a reward `function`: the file is not read again
     differs -= set() if getattr(config, "source", "") else {"source"}
@@ -195,17 +192,14 @@ def _source(
     if not (isinstance(config, RubricConfig) and isinstance(old, RubricConfig)):
         return "scored"
     if config.aggregation == "explicit" and differs <= _CRITERIA_WEIGHTS:
-        pairs = [
-            (
-                criteria_of(old, stage.rubrics, prompt),
-                criteria_of(config, rubrics or stage.rubrics, prompt),
-            )
-            for prompt in stage.prompts.values()
-        ]
-        if all(
-            {(one.title, one.text) for one in ours} == {(one.title, one.text) for one in theirs}
-            for ours, theirs in pairs
-        ):
+        theirs, ours = (
+            [
+                {(one.title, one.text) for one in criteria_of(reward, known, prompt)}
+                for prompt in stage.prompts.values()
+            ]
+            for reward, known in ((old, stage.rubrics), (config, rubrics or stage.rubrics))
+        )
+        if theirs == ours:
             return "rulings"
     return "scored"
 

@@ -36,12 +36,9 @@ class TooLong:
     def __init__(self, most: int) -> None:
         self.most = most
 
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> list[tuple[str, str] | None]:
-        lengths = [len(one["prompt"]) for one in rows]
-        return [
-            ("too_long", f"{length}\ncharacters") if length > self.most else None
-            for length in lengths
-        ]
+    def __call__(self, row: dict[str, Any]) -> tuple[str, str] | None:
+        length = len(row["prompt"])
+        return ("too_long", f"{length}\ncharacters") if length > self.most else None
 
 
 def corpus(seed: int, distinct: int = 120) -> tuple[list[Prompt], list[tuple[str, str]]]:

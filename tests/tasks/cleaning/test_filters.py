@@ -23,17 +23,17 @@ def test_length_is_that_of_the_tokens_that_a_trainer_sees():
     texts = ("What is 12 + 30?", "x" * 50, "  naïve ☃ <bos> <end_of_turn> \n\n", "", "a b  c   d")
     for text in texts:
         tokens = len(prompt_tokens(tiny_tokenizer(), text))
-        assert Length(TINY, prompt=tokens)([row(text)]) == [None]
-        (found,) = Length(TINY, prompt=tokens - 1)([row(text)])
+        assert Length(TINY, prompt=tokens)(row(text)) is None
+        found = Length(TINY, prompt=tokens - 1)(row(text))
         assert found == ("too_long", f"the prompt has {tokens} tokens, more than {tokens - 1}")
 
 
 def test_the_length_of_a_response_is_that_of_the_whole_trace_with_its_terminator():
     trace = "<reasoning>one and one</reasoning>\n<answer>2</answer>"
     tokens = len(response_tokens(tiny_tokenizer(), trace))
-    assert Length(TINY, response=tokens)([row("?")]) == [None]
-    assert Length(TINY, response=tokens - 1)([row("?")])[0] is not None
-    assert Length(TINY, response=1)([{"prompt": "?", "answer": "2"}]) == [None], (
+    assert Length(TINY, response=tokens)(row("?")) is None
+    assert Length(TINY, response=tokens - 1)(row("?")) is not None
+    assert Length(TINY, response=1)({"prompt": "?", "answer": "2"}) is None, (
         "a prompt that nobody solved has no response"
     )
 
@@ -45,7 +45,8 @@ def test_filters_survive_pickling_for_they_run_in_other_processes():
     ]
     for filter_ in (Length(TINY, prompt=20), Languages(("en",)), Pii(("email",))):
         copy = pickle.loads(pickle.dumps(filter_))  # noqa: S301
-        assert copy(rows) == filter_(rows) != [None, None]
+        found = list(map(filter_, rows))
+        assert list(map(copy, rows)) == found != [None, None]
 
 
 LANGUAGES = {
@@ -67,10 +68,10 @@ def test_rows_in_another_language_are_named_with_their_part_and_language():
     german = "Die Summe von zwölf und fünf ist siebzehn, also bleiben sieben Münzen übrig."
     rows = [row("How many coins are left?", german), row("How many coins are left?")]
     said = ("language", "the response is in language 'de', not in en")
-    assert Languages(("en",))(rows) == [said, None]
-    assert Languages(("en", "de"))(rows) == [None, None]
+    assert list(map(Languages(("en",)), rows)) == [said, None]
+    assert list(map(Languages(("en", "de")), rows)) == [None, None]
     code = row("Add the coins.", "We add them.", german) | {"domain": "coding"}
-    assert Languages(("en",))([code]) == [None], "what stands for code"
+    assert Languages(("en",))(code) is None, "what stands for code"
 
 
 FOUND = {
@@ -113,5 +114,5 @@ def test_what_only_looks_like_personal_data_is_left_alone():
 
 
 def test_a_dropped_row_does_not_repeat_what_was_found():
-    ((cause, detail),) = Pii(("email",))([row("q", answer="ask ada@lyceum.school")])
-    assert (cause, detail) == ("pii", "email: ad… (17 characters)")
+    found = Pii(("email",))(row("q", answer="ask ada@lyceum.school"))
+    assert found == ("pii", "email: ad… (17 characters)")
