@@ -85,3 +85,13 @@ def test_variables_of_other_purposes_are_left_alone() -> None:
     tpu = {f"LYCEUM_TPU_{name.upper()}": "x" for name in TpuSettings.model_fields}
     own = {"LYCEUM_ENDPOINT_KEY": "k", "LYCEUM_SOURCE": "s", "LYCEUM_HOSTS": "4"}
     assert Settings.from_environment(tpu | own) == Settings.from_environment({})
+
+
+def test_compiled_code_of_another_processor_lies_elsewhere_where_no_cpuinfo_says_which(monkeypatch):
+    """As on macOS: all machines of an architecture shared one cache."""
+    monkeypatch.setattr("infra.settings.Path.exists", lambda path: False)
+    places = []
+    for processor in ("arm", "i386"):
+        monkeypatch.setattr("infra.settings.platform.processor", lambda of=processor: of)
+        places.append(Settings.from_environment({}).compile_cache)
+    assert places[0] != places[1]
