@@ -34,9 +34,11 @@ def test_bytes_per_device_are_those_of_one_shard() -> None:
 
 
 def test_every_target_has_a_chip_whose_memory_is_less_than_what_is_built_in() -> None:
+    """GiB of a chip by Google's pages; of a v5p they say 95, the compiler uses 95.74."""
+    built_in = {"v2": 16, "v3": 32, "v4": 32, "v5e": 16, "v5p": 96, "v6e": 32}
     for kind in TPU_TYPES.values():
-        chip, devices_per_chip = chip_of(kind), kind.devices // kind.chips
-        assert 0.9 < chip.hbm_bytes / (kind.hbm_bytes / devices_per_chip) < 1
+        gib = built_in[kind.name.partition("-")[0]] / (kind.devices // kind.chips)
+        assert 0.9 < chip_of(kind).hbm_bytes / (gib * 2**30) < 1
 
 
 def test_the_roofline_is_the_slower_of_products_and_memory_and_collectives_on_top() -> None:
