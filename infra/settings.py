@@ -38,10 +38,11 @@ def _processor() -> str:
     """12 hexadecimal characters that differ between processors of different features: compiled CPU
     code runs only where it was compiled."""
     cpuinfo = Path("/proc/cpuinfo")
-    told = {platform.processor()}
     if cpuinfo.exists():
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
         told = {line for line in lines if line.startswith(("flags", "Features", "model name"))}
+    else:
+        told = {platform.processor()}  # elsewhere it would start a process for nothing
     return hashlib.sha256("\n".join([platform.machine(), *sorted(told)]).encode()).hexdigest()[:12]
 
 

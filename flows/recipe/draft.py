@@ -214,8 +214,10 @@ def parted(column: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             tagged = sum("</answer>" in one for one in told) * 2 > len(told)
             after = {"after": "<answer>", "before": "</answer>"} if tagged else {"after": end}
             thoughts = {"before": end, "without": f"<{tag}>"}
-            parts = {"reasoning": thoughts, "answer": after}
-            return {part: {"column": column, **its} for part, its in parts.items()}
+            return {
+                "reasoning": {"column": column, **thoughts},
+                "answer": {"column": column, **after},
+            }
     return {}
 
 

@@ -71,8 +71,8 @@ class Report:
 def written_by(record: RunRecord) -> ui.Paragraph:
     """The footer: the command that writes the page again."""
     again = ui.code(copied("report", record.run_id, store=record.store))
-    whence = " from the artifacts in ", ui.code(record.store)
-    return ui.Paragraph(("Written by ", again, *whence, "."), "note")
+    store = ui.code(record.store)
+    return ui.Paragraph(("Written by ", again, " from the artifacts in ", store, "."), "note")
 
 
 def report_name(run_id: str) -> str:

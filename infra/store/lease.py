@@ -173,8 +173,11 @@ def unheld(
     with ThreadPoolExecutor(_LOOKS) as pool:
         looks = dict(zip(keys, pool.map(look, keys), strict=True))
     began = time.monotonic()
-    gone = (key for key, (_, record) in looks.items() if record is None or is_gone(record))
-    free = {key: looks[key][0] for key in gone}
+    free = {
+        key: generation
+        for key, (generation, record) in looks.items()
+        if record is None or is_gone(record)
+    }
     silent = {key: look for key, look in looks.items() if key not in free}
     if silent:
         waiting(

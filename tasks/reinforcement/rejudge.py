@@ -192,14 +192,17 @@ def _source(
     if not (isinstance(config, RubricConfig) and isinstance(old, RubricConfig)):
         return "scored"
     if config.aggregation == "explicit" and differs <= _CRITERIA_WEIGHTS:
-        theirs, ours = (
-            [
-                {(one.title, one.text) for one in criteria_of(reward, known, prompt)}
-                for prompt in stage.prompts.values()
-            ]
-            for reward, known in ((old, stage.rubrics), (config, rubrics or stage.rubrics))
-        )
-        if theirs == ours:
+        pairs = [
+            (
+                criteria_of(old, stage.rubrics, prompt),
+                criteria_of(config, rubrics or stage.rubrics, prompt),
+            )
+            for prompt in stage.prompts.values()
+        ]
+        if all(
+            {(one.title, one.text) for one in ours} == {(one.title, one.text) for one in theirs}
+            for ours, theirs in pairs
+        ):
             return "rulings"
     return "scored"
 

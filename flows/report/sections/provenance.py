@@ -17,8 +17,10 @@ _KEYS = (
     "size",
 )
 _FLOW = "the flow"
-_PEAKS = "peak_rss_bytes", "peak_device_bytes"
-_PER_STAGE = "seconds", "started", *_PEAKS, "unit", "unit_seconds", "command"
+_PER_STAGE = (
+    *("seconds", "started", "peak_rss_bytes", "peak_device_bytes", "unit", "unit_seconds"),
+    "command",
+)
 """Fields of a stage or a run, not of its machine."""
 
 

@@ -31,9 +31,12 @@ def audit_blocks(stage: str, found: dict[str, Any]) -> Iterator[Block]:
     ]
     yield Heading(f"{stage}, update {update}, {amount(found['prompts'], 'prompt')}", 3)
     yield card(Table((Column("response", "text"), *names, "reference leads by"), rows))
-    allowed = (f" Allowed: {one['allowed']}" if one["allowed"] else "" for one in found["findings"])
-    said = zip(found["findings"], allowed, strict=True)
-    yield Sentences([("bad", f"{one['text']}.{more}") for one, more in said])
+    yield Sentences(
+        [
+            ("bad", f"{one['text']}." + (f" Allowed: {one['allowed']}" if one["allowed"] else ""))
+            for one in found["findings"]
+        ]
+    )
 
 
 def _lead(lead: dict[str, float] | None) -> Cell | str:

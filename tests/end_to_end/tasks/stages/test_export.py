@@ -124,7 +124,12 @@ def edit(file: str, change: Callable[[str], str]) -> Callable[[Path], None]:
 
 
 def edit_json(file: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
-    return edit(file, lambda text: (change(value := json.loads(text)), json.dumps(value))[1])
+    def changed(text: str) -> str:
+        value = json.loads(text)
+        change(value)
+        return json.dumps(value)
+
+    return edit(file, changed)
 
 
 def edit_template(old: str, new: str) -> Callable[[Path], None]:
